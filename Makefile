@@ -1,0 +1,37 @@
+# Everything happens in .venv, which the first target that needs it makes. Only python3 (3.11 or newer) and make are
+# needed beforehand; another interpreter: make PYTHON=/path/to/python3.12 test
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help venv lint test demo bench-planning
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+venv: $(INSTALLED) ## make .venv with autotp (editable), the pinned packages and the test tools
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "autotp needs Python 3.11 or newer, and there is no $(PYTHON) here" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"autotp needs Python 3.11 or newer, and $(PYTHON) is {v[0]}.{v[1]}: try make PYTHON=/path/to/python3.11")'
+	@echo "installing autotp and its pinned packages into .venv (the first time takes minutes)"
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,demo]'
+	@touch $@
+
+lint: $(INSTALLED) ## ruff (rules and format) and mypy
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy autotp
+
+test: lint ## lint, then all tests
+	$(BIN)/python -m pytest -q
+
+demo: $(INSTALLED) ## cut a real model over two local ranks and compare it with the whole one
+	$(BIN)/autotp demo
+
+bench-planning: $(INSTALLED) ## time the planner
+	$(BIN)/python benchmarks/planning.py

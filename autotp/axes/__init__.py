@@ -1,0 +1,1 @@
+"""Terms, unification, operator rules and inference: what every dimension of every value is made of."""

@@ -1,0 +1,45 @@
+"""Inference: one pass over a graph, every operator adding its equations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from .call import Call
+from .facts import Fact, Typing
+from .rules import Rule, rule_for, unruled
+from .sizes import Sizes
+from .term import axis
+
+
+def infer(graph: torch.fx.Graph, rules: Mapping[str, Rule]) -> Typing:
+    """The terms of every value of a graph whose nodes carry `meta["val"]`.
+
+    A node that writes into shared memory (`meta["writes"]`) keeps all of it whole. Values that are no tensors (sizes,
+    handles) have no entry. Operators without a rule are listed in `unruled`, with the operator's name by node.
+    """
+    sizes, facts, missing = Sizes(), dict[torch.fx.Node, Fact](), dict[str, str]()
+    writes: list[Call] = []
+    for node in graph.nodes:
+        value = node.meta.get("val")
+        if node.op in ("placeholder", "get_attr"):
+            if isinstance(value, torch.Tensor):
+                facts[node] = Fact((tuple(axis(sizes(size)) for size in value.shape),))
+        elif node.op == "call_function" and _has_tensor(value):
+            call = Call(node, facts, sizes)
+            rule = unruled if "writes" in node.meta else rule_for(call, rules)
+            if rule is unruled:
+                missing[node.name] = call.name
+            facts[node] = rule(call)
+            writes.append(call)
+    for call in writes:
+        for shared in facts.keys() & set(call.node.meta.get("writes", ())):
+            call.pin(facts[shared].dims, "it writes into memory that other values share")
+    return Typing(facts, missing)
+
+
+def _has_tensor(value: object) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(isinstance(part, torch.Tensor) for part in value)
+    return isinstance(value, torch.Tensor)

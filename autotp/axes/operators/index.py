@@ -1,0 +1,94 @@
+"""Lookups: what is indexed must be whole, except an embedding's rows, which may be spread over ranks."""
+
+from __future__ import annotations
+
+import torch
+
+from ..call import Call
+from ..facts import Fact
+from ..term import Dims, Term, axis
+
+
+def embedding(call: Call) -> Fact:
+    """A lookup sums over the rows with a one-hot index: cut rows leave a partial sum on every rank."""
+    rows, width = call.dims(call.get("weight"))
+    indices = call.dims(call.get("indices"))
+    return call.fact((*indices, width), contracts=[rows], zeros=[[0]], looks_up=True)
+
+
+def index(call: Call) -> Fact:
+    """x[i, j, :]: indexed dims are whole; the result of the index comes where the first index was."""
+    source = call.dims(call.get("self"))
+    indices = [i for i in call.get("indices")]
+    used = [position for position, value in enumerate(indices) if value is not None]
+    call.pin([source[position] for position in used], "it is indexed by data")
+    joint = call.broadcast([call.dims(indices[position]) for position in used])
+    if used != list(range(used[0], used[0] + len(used))):
+        return _whole(call, [*source, *joint])
+    before, after = source[: used[0]], source[used[-1] + 1 :]
+    dims = (*before, *joint, *after)
+    if any(indices[p].meta["val"].dtype == torch.bool for p in used) or [d.size for d in dims] != call.shape():
+        return _whole(call, [*source, *joint])
+    return call.fact(dims, linear=[[0]], zeros=[[0]])
+
+
+def gather(call: Call) -> Fact:
+    source, chosen = call.dims(call.get("self")), call.dims(call.get("index"))
+    position = call.dim(call.get("dim"), len(source))
+    _match(call, source, chosen, position)
+    return call.fact(chosen)
+
+
+def scatter(call: Call) -> Fact:
+    """scatter and its kin: whole along the dim, element by element along the others of equal size."""
+    target, chosen = call.dims(call.get("self")), call.dims(call.get("index"))
+    position = call.dim(call.get("dim"), len(target))
+    _match(call, target, chosen, position)
+    if isinstance(call.get("src"), torch.fx.Node):
+        _match(call, target, call.dims(call.get("src")), position)
+    return call.fact(target)
+
+
+def index_select(call: Call) -> Fact:
+    dims = call.dims(call.get("self"))
+    position = call.dim(call.get("dim"), len(dims))
+    call.pin([dims[position]], "it is indexed by data")
+    chosen: Term = axis(call.shape()[position])
+    call.pin([chosen], "it is indexed by data")
+    return call.fact((*dims[:position], chosen, *dims[position + 1 :]), linear=[[0]], zeros=[[0]])
+
+
+def one_hot(call: Call) -> Fact:
+    classes = call.fresh([call.shape()[-1]])
+    call.pin(classes, "its classes are counted here")
+    return call.fact((*call.dims(call.get("self")), *classes))
+
+
+def _match(call: Call, source: Dims, chosen: Dims, position: int) -> None:
+    call.pin([source[position], chosen[position]], "it is indexed by data")
+    for i, (left, right) in enumerate(zip(source, chosen, strict=True)):
+        if i != position:
+            if left.size == right.size:
+                call.equal(left, right)
+            else:
+                call.pin([left, right], "it is indexed by data")
+
+
+def _whole(call: Call, terms: list[Term]) -> Fact:
+    call.pin(terms, "it is indexed by data")
+    fresh = call.fresh(call.shape())
+    call.pin(fresh, "it is indexed by data")
+    return call.fact(fresh)
+
+
+RULES = {
+    "aten.embedding": embedding,
+    "aten.index": index,
+    "aten.gather": gather,
+    "aten.scatter": scatter,
+    "aten.scatter_": scatter,
+    "aten.scatter_add": scatter,
+    "aten.scatter_add_": scatter,
+    "aten.index_select": index_select,
+    "aten.one_hot": one_hot,
+}

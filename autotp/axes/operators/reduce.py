@@ -1,0 +1,109 @@
+"""Reductions and operators that look along a dim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from ..call import Call
+from ..facts import Fact
+from ..term import ONE, Dims, Term
+
+
+def _reduced(dims: Dims, over: list[int], keep: bool) -> Dims:
+    if keep:
+        return tuple(ONE if i in over else dim for i, dim in enumerate(dims))
+    return tuple(dim for i, dim in enumerate(dims) if i not in over)
+
+
+def total(call: Call) -> Fact:
+    """sum and mean contract the dims they reduce: on a cut axis the result is a partial sum."""
+    dims = call.dims(call.get("self"))
+    over = call.dim_list(call.get("dim"), len(dims))
+    result = _reduced(dims, over, bool(call.get("keepdim", False)))
+    return call.fact(result, contracts=[dims[i] for i in over], linear=[[0]], zeros=[[0]])
+
+
+def extreme(call: Call) -> Fact:
+    """var, amax, norm, logsumexp, ...: the reduced dims must be whole."""
+    dims = call.dims(call.get("self"))
+    over = call.dim_list(call.get("dim"), len(dims))
+    call.pin([dims[i] for i in over], "it is reduced here and not by a sum")
+    result = _reduced(dims, over, bool(call.get("keepdim", False)))
+    value = call.node.meta["val"]
+    count = 1 if isinstance(value, torch.Tensor) else len(value)
+    return call.fact(*([result] * count))
+
+
+def along(reason: str) -> Callable[[Call], Fact]:
+    """softmax, cumsum, sort, ...: the shape stays, the dim it looks along must be whole."""
+
+    def rule(call: Call) -> Fact:
+        dims = call.dims(call.get("self"))
+        position = call.get("dim", -1)
+        call.pin([dims[i] for i in call.dim_list(position, len(dims))], reason)
+        value = call.node.meta["val"]
+        count = 1 if isinstance(value, torch.Tensor) else len(value)
+        return call.fact(*([dims] * count))
+
+    return rule
+
+
+def top(call: Call) -> Fact:
+    """topk: the dim is whole, and as long as k afterwards."""
+    dims = call.dims(call.get("self"))
+    position = call.dim(call.get("dim", -1), len(dims))
+    call.pin([dims[position]], "it chooses along this dimension")
+    kept = call.fresh([call.shape(0)[position]])
+    call.pin(kept, "it chooses along this dimension")
+    result = (*dims[:position], *kept, *dims[position + 1 :])
+    return call.fact(result, result)
+
+
+def normalised(call: Call) -> Fact:
+    """layer_norm, rms_norm: the normalised dims are whole, the scale and shift have them."""
+    dims = call.dims(call.get("input"))
+    over = dims[len(dims) - len(call.get("normalized_shape")) :]
+    call.pin(over, "its statistics need the whole dimension")
+    for name in ("weight", "bias"):
+        if isinstance(call.get(name), torch.fx.Node):
+            for left, right in zip(call.dims(call.get(name)), over, strict=True):
+                call.equal(left, right)
+    return call.fact(dims)
+
+
+def group_normalised(call: Call) -> Fact:
+    """group_norm, batch_norm: statistics over everything but the batch."""
+    name = "input" if "input" in call.arguments else "self"
+    dims = call.dims(call.get(name))
+    for operand in call.operands:
+        call.pin(call.dims(operand)[: 1 if operand is not call.get(name) else None], "its statistics need it whole")
+    return call.fact(dims)
+
+
+RULES = {
+    "aten.sum": total,
+    "aten.mean": total,
+    **dict.fromkeys(
+        (
+            "aten.var", "aten.std", "aten.amax", "aten.amin", "aten.max", "aten.min", "aten.argmax", "aten.argmin", "aten.prod",
+            "aten.any", "aten.all", "aten.logsumexp", "aten.norm", "aten.linalg_vector_norm", "aten.median", "aten.var_mean",
+        ),
+        extreme,
+    ),
+    **dict.fromkeys(
+        ("aten.softmax", "aten._softmax", "aten.log_softmax", "aten._log_softmax"),
+        along("it is normalised along this dimension"),
+    ),
+    **dict.fromkeys(
+        ("aten.cumsum", "aten.cumprod", "aten.sort", "aten.argsort", "aten.logcumsumexp", "aten.cummax"),
+        along("it runs along this dimension"),
+    ),
+    "aten.topk": top,
+    "aten.layer_norm": normalised,
+    "aten.rms_norm": normalised,
+    "aten.group_norm": group_normalised,
+    "aten.batch_norm": group_normalised,
+    "aten.instance_norm": group_normalised,
+}

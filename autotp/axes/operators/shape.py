@@ -1,0 +1,132 @@
+"""Views: the elements stay, their dims are renamed."""
+
+from __future__ import annotations
+
+from ..call import Call
+from ..facts import Fact
+from ..term import ONE, Product, Term, axis
+
+
+def view(call: Call) -> Fact:
+    """view, reshape, flatten, unflatten: the product of the dims before is the product of the dims after."""
+    before, after = call.dims(call.get("self")), call.fresh(call.shape())
+    call.reshape(before, after)
+    return call.layout_fact(after)
+
+
+def transpose(call: Call) -> Fact:
+    dims = list(call.dims(call.get("self")))
+    first, second = (call.dim(call.get(name), len(dims)) for name in ("dim0", "dim1"))
+    dims[first], dims[second] = dims[second], dims[first]
+    return call.layout_fact(tuple(dims))
+
+
+def reverse(call: Call) -> Fact:
+    """t, numpy_T, mT on a matrix."""
+    return call.layout_fact(tuple(reversed(call.dims(call.get("self")))))
+
+
+def permute(call: Call) -> Fact:
+    dims = call.dims(call.get("self"))
+    return call.layout_fact(tuple(dims[i] for i in call.dim_list(call.get("dims"), len(dims))))
+
+
+def unsqueeze(call: Call) -> Fact:
+    dims = list(call.dims(call.get("self")))
+    dims.insert(call.dim(call.get("dim"), len(dims) + 1), ONE)
+    return call.layout_fact(tuple(dims))
+
+
+def squeeze(call: Call) -> Fact:
+    dims = call.dims(call.get("self"))
+    drop = {i for i in call.dim_list(call.get("dim"), len(dims)) if dims[i].size == 1}
+    return call.layout_fact(tuple(dim for i, dim in enumerate(dims) if i not in drop))
+
+
+def expand(call: Call) -> Fact:
+    """A dim of size one becomes any size: an axis created here, along which all values are equal."""
+    before, sizes = call.dims(call.get("self")), call.shape()
+    offset = len(sizes) - len(before)
+    after: list[Term] = [axis(size) for size in sizes]
+    created = []
+    for i, size in enumerate(sizes):
+        if i >= offset and before[i - offset].size == size:
+            after[i] = before[i - offset]
+        else:
+            created.append(after[i])
+    return call.layout_fact(tuple(after), creates=created)
+
+
+def expand_as(call: Call) -> Fact:
+    """Like expand, with the sizes (and so the axes) of a second operand."""
+    before, like = call.dims(call.get("self")), call.dims(call.get("other"))
+    joint = call.broadcast([before, like], len(like))
+    return call.fact(joint, zeros=[[0]])
+
+
+def repeat_interleave(call: Call) -> Fact:
+    """Every element n times in a row: the dim becomes (dim · n), n created here."""
+    dims, after, repeats = list(call.dims(call.get("self"))), call.shape(), call.get("repeats")
+    if not isinstance(repeats, int) or call.get("dim") is None:
+        call.pin(dims, "the repeats are data")
+        fresh = call.fresh(after)
+        call.pin(fresh, "the repeats are data")
+        return call.fact(fresh)
+    position = call.dim(call.get("dim"), len(dims))
+    copies = axis(repeats)
+    dims[position] = Product((dims[position], copies))
+    return call.layout_fact(tuple(dims), creates=[copies])
+
+
+def repeat(call: Call) -> Fact:
+    """The whole dim n times: the dim becomes (n · dim), n created here."""
+    dims, after = call.dims(call.get("self")), call.shape()
+    dims = (ONE,) * (len(after) - len(dims)) + dims
+    copies = [axis(size // dim.size) for size, dim in zip(after, dims, strict=True)]
+    return call.layout_fact(
+        tuple(Product((copy, dim)) for copy, dim in zip(copies, dims, strict=True)), creates=copies
+    )
+
+
+def paired(call: Call) -> Fact:
+    """view_as_complex: the last dim, of size two, becomes one number."""
+    dims = call.dims(call.get("self"))
+    call.pin(dims[-1:], "it holds the two parts of a complex number")
+    return call.layout_fact(dims[:-1])
+
+
+def unpaired(call: Call) -> Fact:
+    """view_as_real: one complex number becomes a dim of size two."""
+    parts = call.fresh([2])
+    call.pin(parts, "it holds the two parts of a complex number")
+    return call.layout_fact((*call.dims(call.get("self")), *parts))
+
+
+def flip(call: Call) -> Fact:
+    """flip and roll move elements along a dim, which must be whole for it."""
+    dims = call.dims(call.get("self"))
+    call.pin([dims[i] for i in call.dim_list(call.get("dims"), len(dims))], "it moves elements along this dimension")
+    return call.layout_fact(dims)
+
+
+RULES = {
+    **dict.fromkeys(("aten.view", "aten.reshape", "aten._unsafe_view", "aten.flatten", "aten.unflatten"), view),
+    "aten.view_as": view,
+    "aten.reshape_as": view,
+    "aten.transpose": transpose,
+    "aten.t": reverse,
+    "aten.numpy_T": reverse,
+    "aten.permute": permute,
+    "aten.unsqueeze": unsqueeze,
+    "aten.squeeze": squeeze,
+    "aten.expand": expand,
+    "aten.broadcast_to": expand,
+    "aten.view_as_complex": paired,
+    "aten.view_as_real": unpaired,
+    "aten.expand_as": expand_as,
+    "aten.repeat_interleave": repeat_interleave,
+    "aten.repeat": repeat,
+    "aten.tile": repeat,
+    "aten.flip": flip,
+    "aten.roll": flip,
+}

@@ -1,0 +1,158 @@
+"""Splitting and joining: where sums come from."""
+
+from __future__ import annotations
+
+import torch
+
+from ..call import Call
+from ..facts import Fact
+from ..term import Dims, Product, Sum, Term, axis
+
+_END = 2**62
+
+
+def split(call: Call) -> Fact:
+    """split, split_with_sizes, chunk: the dim is the sum of the parts."""
+    dims = call.dims(call.get("self"))
+    position = call.dim(call.get("dim", 0), len(dims))
+    sizes = [call.sizes(part.shape[position]) for part in call.node.meta["val"]]
+    parts = [axis(size) for size in sizes]
+    call.equal(dims[position], Sum(tuple(parts)))
+    return call.layout_fact(*(_replace(dims, position, part) for part in parts))
+
+
+def slice_(call: Call) -> Fact:
+    """A contiguous slice is one segment of a sum; a strided one the major part of (dim/step · step)."""
+    dims = call.dims(call.get("self"))
+    position, step = call.dim(call.get("dim", 0), len(dims)), call.get("step", 1)
+    size, length = dims[position].size, call.shape()[position]
+    start = _offset(call, call.get("start"), size)
+    if length == size and step == 1:
+        return call.layout_fact(dims)
+    if step != 1:
+        return _strided(call, dims, position, step, start)
+    if start is None or start + length > size:
+        call.pin([dims[position]], "it takes a part whose place is not known")
+        return call.layout_fact(_replace(dims, position, axis(length)))
+    part = axis(length)
+    parts = [axis(start), part, axis(size - start - length)]
+    call.equal(dims[position], Sum(tuple(p for p in parts if p.size)))
+    return call.layout_fact(_replace(dims, position, part))
+
+
+def slice_scatter(call: Call) -> Fact:
+    """One segment of a sum is replaced by another value."""
+    dims, source = call.dims(call.get("self")), call.dims(call.get("src"))
+    position = call.dim(call.get("dim", 0), len(dims))
+    size, length = dims[position].size, source[position].size
+    start = _offset(call, call.get("start"), size)
+    if start is None or call.get("step", 1) != 1 or start + length > size:
+        call.pin([dims[position], source[position]], "it writes a part whose place is not known")
+    else:
+        parts = [axis(start), source[position], axis(size - start - length)]
+        call.equal(dims[position], Sum(tuple(p for p in parts if p.size)))
+    for i, (left, right) in enumerate(zip(dims, source, strict=True)):
+        if i != position:
+            call.equal(left, right)
+    return call.layout_fact(dims)
+
+
+def _offset(call: Call, value: object, size: int) -> int | None:
+    if value is None:
+        return 0
+    start = call.sizes(value)
+    return max(start + size, 0) if start < 0 else start if start < _END else None
+
+
+def _strided(call: Call, dims: Dims, position: int, step: int, start: int | None) -> Fact:
+    length = call.shape()[position]
+    part = axis(length)
+    if isinstance(step, int) and start is not None and start < step and length * step == dims[position].size:
+        inner = axis(step)
+        call.equal(dims[position], Product((part, inner)))
+        call.pin([inner], "it takes one of every few elements")
+    else:
+        call.pin([dims[position]], "it takes one of every few elements")
+    return call.layout_fact(_replace(dims, position, part))
+
+
+def select(call: Call) -> Fact:
+    """One index of a dim, which must be whole for it."""
+    dims = call.dims(call.get("self"))
+    position = call.dim(call.get("dim"), len(dims))
+    call.pin([dims[position]], "it takes one index of this dimension")
+    return call.layout_fact(dims[:position] + dims[position + 1 :])
+
+
+def unbind(call: Call) -> Fact:
+    dims = call.dims(call.get("self"))
+    position = call.dim(call.get("dim", 0), len(dims))
+    call.pin([dims[position]], "it takes the dimension apart")
+    rest = dims[:position] + dims[position + 1 :]
+    return call.layout_fact(*([rest] * len(call.node.meta["val"])))
+
+
+def cat(call: Call) -> Fact:
+    """The dim is the sum of the operands'; all other dims are equal."""
+    values = [call.dims(operand) for operand in call.operands if call.dims(operand)]
+    position = call.dim(call.get("dim", 0), len(values[0]))
+    values = [dims for dims in values if len(dims) == len(values[0]) and dims[position].size]
+    for dims in values[1:]:
+        for i, (left, right) in enumerate(zip(values[0], dims, strict=True)):
+            if i != position:
+                call.equal(left, right)
+    return call.layout_fact(_replace(values[0], position, Sum(tuple(dims[position] for dims in values))))
+
+
+def stack(call: Call) -> Fact:
+    """A new dim that counts the operands; it is a sum of ones and cannot be cut."""
+    values = [call.dims(operand) for operand in call.operands]
+    position = call.dim(call.get("dim", 0), len(values[0]) + 1)
+    joint = call.broadcast(values)
+    count = axis(len(values))
+    call.pin([count], "it counts the values stacked here")
+    return call.layout_fact((*joint[:position], count, *joint[position:]))
+
+
+def getitem(call: Call) -> Fact:
+    """One result of an operator that has several."""
+    source, number = call.node.args
+    assert isinstance(source, torch.fx.Node) and isinstance(number, int)
+    fact = call.fact_of(source)
+    return Fact((fact.outputs[number],), (source,), linear=(frozenset([0]),), zeros=(frozenset([0]),))
+
+
+def pad(call: Call) -> Fact:
+    """Padding at the ends: the padded dims must be whole, the others are untouched."""
+    dims, after = call.dims(call.get("self")), call.shape()
+    result: list[Term] = []
+    for dim, size in zip(dims, after, strict=True):
+        if dim.size == size:
+            result.append(dim)
+        else:
+            call.pin([dim], "it is padded here")
+            result.append(axis(size))
+            call.pin(result[-1:], "it is padded here")
+    return call.fact(tuple(result))
+
+
+def _replace(dims: Dims, position: int, term: Term) -> Dims:
+    return (*dims[:position], term, *dims[position + 1 :])
+
+
+RULES = {
+    "aten.split": split,
+    "aten.split_with_sizes": split,
+    "aten.chunk": split,
+    "aten.tensor_split": split,
+    "aten.slice": slice_,
+    "aten.slice_scatter": slice_scatter,
+    "aten.select": select,
+    "aten.unbind": unbind,
+    "aten.cat": cat,
+    "aten.concat": cat,
+    "aten.stack": stack,
+    "getitem": getitem,
+    "aten.pad": pad,
+    "aten.constant_pad_nd": pad,
+}

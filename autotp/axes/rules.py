@@ -1,0 +1,141 @@
+"""The operator rules: signatures and element-wise classes from `rules/ops/*.toml`, the rest from `axes.operators`."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+
+from ..errors import RuleError, nearest
+from .call import Call
+from .facts import Fact
+from .signature import parse_signature
+
+Rule: TypeAlias = Callable[[Call], Fact]
+
+RULES = next(
+    folder
+    for folder in (Path(__file__).parents[1] / "rules", Path(__file__).parents[2] / "rules")
+    if folder.is_dir()
+)
+
+
+@dataclass(frozen=True)
+class Pointwise:
+    """An element-wise operator: all operands' dims are equal where they do not broadcast."""
+
+    linear: str = ""
+    zeros: str = ""
+
+    def __call__(self, call: Call) -> Fact:
+        dims = call.broadcast([call.dims(operand) for operand in call.operands])
+        if [term.size for term in dims] != call.shape():
+            return unruled(call)
+        # `x + 1` has a scalar operand: affine, neither linear nor zero where x is zero.
+        if self.linear == "jointly" and any(
+            isinstance(call.get(name), (int, float)) and call.get(name) != 0 for name in ("other", "self")
+        ):
+            return call.fact(dims)
+        groups: dict[str, list[list[int]]] = {
+            "": [],
+            "jointly": [list(range(len(call.operands)))],
+            "each": [[i] for i in range(len(call.operands))],
+            "first": [[0]],
+        }
+        return call.fact(dims, linear=groups[self.linear], zeros=groups[self.zeros])
+
+
+# The classes a rule file may put element-wise operators into.
+CLASSES: Mapping[str, Pointwise] = {
+    "linear_jointly": Pointwise("jointly", "jointly"),
+    "linear_each": Pointwise("each", "each"),
+    "linear_first": Pointwise("first", "first"),
+    "zero_to_zero": Pointwise("", "jointly"),
+    "zero_first": Pointwise("", "first"),
+    "other": Pointwise(),
+}
+SIGNATURE_KEYS = frozenset({"signature", "whole", "attends"})
+
+
+def unruled(call: Call) -> Fact:
+    """An operator without a rule: every axis it touches stays whole."""
+    for operand in call.operands:
+        call.pin(call.fact_of(operand).dims, "there is no rule for this operator")
+    value = call.node.meta.get("val")
+    outputs = [value] if isinstance(value, torch.Tensor) else [v for v in value or () if isinstance(v, torch.Tensor)]
+    dims = [call.fresh(call.sizes(size) for size in output.shape) for output in outputs]
+    for result in dims:
+        call.pin(result, "there is no rule for this operator")
+    return call.fact(*dims)
+
+
+@functools.cache
+def operator_rules(folders: tuple[Path, ...] = ()) -> Mapping[str, Rule]:
+    """All operator rules by operator name, a later folder overriding an earlier one.
+
+    Raises RuleError naming file, entry and nearest known word for anything a file says that has no meaning.
+    """
+    from .operators import CODE
+
+    rules: dict[str, Rule] = dict(CODE)
+    for folder in (RULES, *folders):
+        for path in sorted((folder / "ops").glob("*.toml")):
+            rules.update(_read(path))
+    return rules
+
+
+def rule_for(call: Call, rules: Mapping[str, Rule]) -> Rule:
+    """The rule of a call: by name, else PyTorch's own element-wise tag, else none."""
+    target = call.node.target
+    if call.name in rules:
+        return rules[call.name]
+    if isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags:
+        return CLASSES["other"]
+    return unruled
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A rule file as data. Raises RuleError naming the file and line that cannot be read."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise RuleError(f"{path}: {error}; see docs/rules.md for the format") from error
+
+
+def _read(path: Path) -> dict[str, Rule]:
+    rules: dict[str, Rule] = {}
+    for namespace, entries in read_toml(path).items():
+        for name, entry in entries.items():
+            if name == "pointwise":
+                rules.update(_read_pointwise(path, namespace, entry))
+            else:
+                rules[f"{namespace}.{name}"] = _read_signature(path, f"{namespace}.{name}", entry)
+    return rules
+
+
+def _read_pointwise(path: Path, namespace: str, entry: Mapping[str, list[str]]) -> dict[str, Rule]:
+    rules: dict[str, Rule] = {}
+    for kind, names in entry.items():
+        if kind not in CLASSES:
+            raise RuleError(f"{path}: unknown class {kind!r} under {namespace}.pointwise{nearest(kind, CLASSES)}")
+        rules.update({f"{namespace}.{name}": CLASSES[kind] for name in names})
+    return rules
+
+
+def _read_signature(path: Path, name: str, entry: str | Mapping[str, Any]) -> Rule:
+    options = {"signature": entry} if isinstance(entry, str) else dict(entry)
+    for key in options.keys() - SIGNATURE_KEYS:
+        raise RuleError(f"{path}: unknown key {key!r} in {name}{nearest(key, SIGNATURE_KEYS)}")
+    if "signature" not in options:
+        raise RuleError(f"{path}: {name} has no signature, write for example '... i, o i, o? -> ... o'")
+    try:
+        return parse_signature(
+            options["signature"], options.get("whole", ""), attends=bool(options.get("attends", False))
+        )
+    except RuleError as error:
+        raise RuleError(f"{path}: {name}: {error}") from error

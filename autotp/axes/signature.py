@@ -1,0 +1,130 @@
+"""Operator signatures, einsum-like: `... i, o i, o? -> ... o`.
+
+One group of letters per tensor operand and per result. Equal letters are one term, a letter missing on the right is
+contracted, `...` is any number of leading dims (broadcast), a group ending in `?` may be absent, and a dim of size one
+broadcasts against a larger one of the same letter.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ..errors import RuleError
+from .call import Call
+from .facts import Fact
+from .term import ONE, Dims, Term, axis
+
+_GROUP = re.compile(r"^(\.\.\.)?\s*((?:[A-Za-z]\s*)*)(\?)?$")
+
+
+@dataclass(frozen=True)
+class Group:
+    """The letters of one operand or result."""
+
+    letters: tuple[str, ...]
+    leading: bool
+    optional: bool
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A parsed signature with the letters that must stay whole."""
+
+    operands: tuple[Group, ...]
+    results: tuple[Group, ...]
+    whole: frozenset[str]
+    attends: bool = False
+
+    @property
+    def contracted(self) -> frozenset[str]:
+        """Letters that no result has."""
+        kept = {letter for group in self.results for letter in group.letters}
+        return frozenset(letter for group in self.operands for letter in group.letters) - kept
+
+    def __call__(self, call: Call) -> Fact:
+        """State the equations of one call."""
+        return _Application(self, call).fact()
+
+
+def parse_signature(text: str, whole: str = "", *, attends: bool = False) -> Signature:
+    """Read a signature. Raises RuleError with the group it cannot read or the letter it does not know."""
+    if text.count("->") != 1:
+        raise RuleError(f"the signature {text!r} needs exactly one '->', as in '... i, o i, o? -> ... o'")
+    left, right = text.split("->")
+    operands = tuple(_group(part, text) for part in left.split(","))
+    results = tuple(_group(part, text) for part in right.split(","))
+    known = {letter for group in operands for letter in group.letters}
+    for letter in whole.split():
+        if letter not in known:
+            raise RuleError(f"'whole' names {letter!r}, which the signature {text!r} does not have")
+    if any(group.optional for group in results):
+        raise RuleError(f"a result of the signature {text!r} cannot be optional")
+    return Signature(operands, results, frozenset(whole.split()), attends)
+
+
+def _group(part: str, text: str) -> Group:
+    match = _GROUP.match(part.strip())
+    if match is None:
+        raise RuleError(f"cannot read {part.strip()!r} in the signature {text!r}; write single letters, '...' and '?'")
+    return Group(tuple(match[2].split()), bool(match[1]), bool(match[3]))
+
+
+class _Application:
+    """A signature applied to a call: one term a letter, filled in operand by operand."""
+
+    def __init__(self, signature: Signature, call: Call) -> None:
+        self.signature, self.call = signature, call
+        self.terms: dict[str, Term] = {}
+        self.leading: list[Dims] = []
+
+    def fact(self) -> Fact:
+        operands = self._match_operands()
+        for dims, group in operands:
+            self._bind(dims, group)
+        leading = self.call.broadcast(self.leading) if self.leading else ()
+        whole = [self.terms[letter] for letter in self.signature.whole if letter in self.terms]
+        self.call.pin(whole, "the operator needs this dimension whole")
+        contracted = [self.terms[letter] for letter in sorted(self.signature.contracted) if letter in self.terms]
+        outputs = [self._result(group, leading, number) for number, group in enumerate(self.signature.results)]
+        bilinear = bool(contracted) and not self.signature.whole and len(operands) >= 2
+        return self.call.fact(
+            *outputs,
+            contracts=contracted,
+            linear=[[0], [1]] if bilinear and len(operands) == 2 else (),
+            zeros=[[side, *range(2, len(operands))] for side in (0, 1)] if bilinear else (),
+            attends=self.signature.attends,
+        )
+
+    def _match_operands(self) -> list[tuple[Dims, Group]]:
+        """Operands in schema order; an optional group is dropped when there are fewer operands than groups."""
+        groups = list(self.signature.operands)
+        dims = [self.call.dims(operand) for operand in self.call.operands]
+        for group in reversed(self.signature.operands):
+            if len(groups) > len(dims) and group.optional:
+                groups.remove(group)
+        if len(groups) != len(dims):
+            raise RuleError(
+                f"{self.call.name} has {len(dims)} tensor operands at {self.call.node.name}, its signature {len(groups)}"
+            )
+        return list(zip(dims, groups, strict=True))
+
+    def _bind(self, dims: Dims, group: Group) -> None:
+        count = len(dims) - len(group.letters)
+        if count < 0 or (count and not group.leading):
+            raise RuleError(f"an operand of {self.call.name} at {self.call.node.name} has {len(dims)} dims, not {group}")
+        if group.leading:
+            self.leading.append(dims[:count])
+        for letter, term in zip(group.letters, dims[count:], strict=True):
+            known = self.terms.get(letter, ONE)
+            if known.size == 1:
+                self.terms[letter] = term
+            elif term.size != 1:
+                self.call.equal(known, term)
+
+    def _result(self, group: Group, leading: Dims, number: int) -> Dims:
+        shape = self.call.shape(number if len(self.signature.results) > 1 else None)
+        letters = shape[len(shape) - len(group.letters) :] if group.letters else []
+        for letter, size in zip(group.letters, letters, strict=True):
+            self.terms.setdefault(letter, axis(size))
+        return (leading if group.leading else ()) + tuple(self.terms[letter] for letter in group.letters)

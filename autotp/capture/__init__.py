@@ -1,0 +1,1 @@
+"""Module -> torch.fx graph: units, tracing with symbolic sizes, opaque Python objects."""

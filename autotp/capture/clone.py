@@ -1,0 +1,52 @@
+"""Structural copies of modules: the same Python objects and tensors, none of the hooks, so tracing touches no user's model."""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+_HOOKS = tuple(name for name, value in vars(nn.Module()).items() if "hooks" in name and isinstance(value, dict))
+
+
+def clone(
+    module: nn.Module,
+    tensor: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor,
+    stop: Callable[[nn.Module], nn.Module | None] = lambda module: None,
+    memo: dict[int, nn.Module] | None = None,
+) -> nn.Module:
+    """Copy a module tree without hooks and without instance-level overrides of `forward`.
+
+    `tensor` replaces every parameter, buffer and tensor attribute; `stop` may give another module instead of a copy.
+    """
+    memo = {} if memo is None else memo
+    if id(module) in memo:
+        return memo[id(module)]
+    replacement = stop(module)
+    if replacement is not None:
+        memo[id(module)] = replacement
+        return replacement
+    twin = bare(module)
+    memo[id(module)] = twin
+    for name, value in vars(twin).items():
+        if isinstance(value, torch.Tensor):
+            twin.__dict__[name] = tensor(value)
+    twin._parameters = OrderedDict((n, p if p is None else tensor(p)) for n, p in module._parameters.items())  # type: ignore[misc, assignment]
+    twin._buffers = OrderedDict((n, b if b is None else tensor(b)) for n, b in module._buffers.items())
+    twin._modules = OrderedDict(
+        (n, m if m is None else clone(m, tensor, stop, memo)) for n, m in module._modules.items()
+    )
+    return twin
+
+
+def bare(module: nn.Module) -> nn.Module:
+    """A shallow copy of one module without its hooks and without an instance-level `forward`."""
+    twin = module.__class__.__new__(module.__class__)
+    twin.__dict__ = copy.copy(module.__dict__)
+    twin.__dict__.pop("forward", None)
+    for name in _HOOKS:
+        twin.__dict__[name] = OrderedDict()
+    return twin

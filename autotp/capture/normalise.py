@@ -1,0 +1,152 @@
+"""Clean-up of a traced graph: what does nothing goes, what writes in place becomes a plain value where that is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+_IDENTITIES = frozenset(
+    {torch.ops.aten.alias.default, torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default}
+)
+_CASTS = frozenset({torch.ops.aten.to.dtype, torch.ops.aten.to.dtype_layout, torch.ops.aten.to.device, torch.ops.aten.to.other})
+
+
+def normalise(graph: torch.fx.Graph, constants: Mapping[str, torch.Tensor]) -> None:
+    """Normalise in place. Legal because every value a later node reads is unchanged."""
+    for node in list(graph.nodes):
+        if node.op != "call_function":
+            continue
+        if _does_nothing(node):
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+        elif node.target is torch.ops.aten.index.Tensor:
+            _index_to_slice(graph, node, constants)
+        elif _writes(node):
+            _functionalise(graph, node)
+    graph.eliminate_dead_code()
+    graph.lint()
+
+
+def _does_nothing(node: torch.fx.Node) -> bool:
+    if node.target in _IDENTITIES:
+        return True
+    if node.target is torch.ops.aten.dropout.default:
+        return node.args[1] == 0 or node.args[2] is False
+    if node.target in _CASTS and not node.kwargs.get("copy"):
+        source = node.args[0]
+        assert isinstance(source, torch.fx.Node)
+        before, after = source.meta["val"], node.meta["val"]
+        return bool(before.dtype == after.dtype and before.device == after.device)
+    return False
+
+
+def _writes(node: torch.fx.Node) -> bool:
+    target = node.target
+    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable and target.namespace == "aten"
+
+
+def _index_to_slice(graph: torch.fx.Graph, node: torch.fx.Node, constants: Mapping[str, torch.Tensor]) -> None:
+    """Replace an index by one known list of consecutive numbers, as in `x[:, [-2]]`, by the slice it is."""
+    source, indices = node.args
+    assert isinstance(source, torch.fx.Node) and isinstance(indices, (list, tuple))
+    used = [(dim, index) for dim, index in enumerate(indices) if index is not None]
+    if len(used) != 1 or used[0][1].op != "get_attr" or used[0][1].target not in constants:
+        return
+    dim, numbers = used[0][0], constants[used[0][1].target]
+    size = source.meta["val"].shape[dim]
+    if numbers.dim() != 1 or numbers.dtype != torch.long or not isinstance(size, int):
+        return
+    places = [number % size for number in numbers.tolist()]
+    if places != list(range(places[0], places[0] + len(places))):
+        return
+    node.target = torch.ops.aten.slice.Tensor
+    node.args = (source, dim, places[0], places[0] + len(places))
+
+
+def _functionalise(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
+    """Replace `x.op_(..)` by `op(x, ..)` if nobody can see the difference; else note whose memory it writes."""
+    target, order = node.target, {n: i for i, n in enumerate(graph.nodes)}
+    assert isinstance(target, torch._ops.OpOverload)
+    written = node.args[0]
+    assert isinstance(written, torch.fx.Node)
+    if target is torch.ops.aten.detach_.default:
+        node.target = torch.ops.aten.detach.default
+        return
+    if _is_slice_write(node):
+        written = _write_to_scatter(graph, node, order)
+        if written is None:
+            return
+    sharing = _sharing_memory(graph, written)
+    later = _read_later(sharing, (written,), node, order)
+    name = target._schema.name.split("::")[1]
+    plain = getattr(getattr(torch.ops.aten, name.removesuffix("_"), None), target._overloadname, None)
+    owned = all(n.op == "call_function" for n in sharing)
+    if later or not owned or plain is None or not name.endswith("_") or plain._schema.is_mutable:
+        node.meta["writes"] = tuple(sharing)
+        return
+    node.target = plain
+    written.replace_all_uses_with(node, delete_user_cb=lambda user: order[user] > order[node])
+
+
+def _is_slice_write(node: torch.fx.Node) -> bool:
+    view = node.args[0]
+    assert isinstance(view, torch.fx.Node)
+    return node.target is torch.ops.aten.copy_.default and view.target is torch.ops.aten.slice.Tensor
+
+
+def _write_to_scatter(graph: torch.fx.Graph, node: torch.fx.Node, order: dict[torch.fx.Node, int]) -> torch.fx.Node | None:
+    """Replace `base[a:b].copy_(x)` by `base = slice_scatter(base, x, a, b)`; gives the view back where others see it."""
+    view, source = node.args[:2]
+    assert isinstance(view, torch.fx.Node) and isinstance(source, torch.fx.Node)
+    base = view.args[0]
+    assert isinstance(base, torch.fx.Node)
+    sharing = _sharing_memory(graph, base)
+    seen = _read_later(sharing, (base, view), node, order)
+    whole = tuple(source.meta["val"].shape) == tuple(view.meta["val"].shape)
+    if seen or node.users or not whole or any(n.op != "call_function" for n in sharing):
+        return view
+    with graph.inserting_before(node):
+        scattered = graph.call_function(torch.ops.aten.slice_scatter.default, (base, source, *view.args[1:]))
+    scattered.meta = {"val": base.meta["val"]}
+    order[scattered] = order[node]
+    base.replace_all_uses_with(scattered, delete_user_cb=lambda user: order[user] > order[node])
+    graph.erase_node(node)
+    return None
+
+
+def _read_later(
+    sharing: list[torch.fx.Node],
+    known: tuple[torch.fx.Node, ...],
+    write: torch.fx.Node,
+    order: dict[torch.fx.Node, int],
+) -> list[torch.fx.Node]:
+    """Views made before a write, other than the known ones, that are read after it."""
+    others = [n for n in sharing if n not in known and order[n] < order[write]]
+    return [n for n in others if any(order[user] > order[write] for user in n.users)]
+
+
+def _sharing_memory(graph: torch.fx.Graph, node: torch.fx.Node) -> list[torch.fx.Node]:
+    """All nodes that may be views of the memory a node is in, itself included."""
+    base = {n: _viewed(n) for n in graph.nodes}
+
+    def root(n: torch.fx.Node) -> torch.fx.Node:
+        while (viewed := base.get(n)) is not None:
+            n = viewed
+        return n
+
+    return [n for n in graph.nodes if n.op != "output" and root(n) is root(node)]
+
+
+def _viewed(node: torch.fx.Node) -> torch.fx.Node | None:
+    """The operand whose memory the result may be in."""
+    target = node.target
+    if getattr(target, "__name__", "") == "getitem" and isinstance(node.args[0], torch.fx.Node):
+        return node.args[0]
+    if not isinstance(target, torch._ops.OpOverload):
+        return None
+    if any(result.alias_info is not None for result in target._schema.returns):
+        for argument, value in zip(target._schema.arguments, node.args, strict=False):
+            if argument.alias_info is not None and isinstance(value, torch.fx.Node):
+                return value
+    return None

@@ -1,0 +1,125 @@
+"""Recording: run a model's outer Python once on fake tensors and note how each unit is called.
+
+Nothing is computed and no weight is read. Units of equal shape after the first give back what the first one gave, so
+the cost of a run does not grow with depth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from ..errors import TraceError
+from .clone import bare, clone
+from .symbols import Symbols
+from .units import Unit
+
+
+@dataclass
+class Recording:
+    """The first call of every unit shape, and parameters that the outer Python uses by itself."""
+
+    calls: dict[int, tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=dict)
+    called: set[str] = field(default_factory=set)
+    used_outside: dict[str, str] = field(default_factory=dict)
+
+
+def record(
+    model: nn.Module, units: Sequence[Unit], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Recording:
+    """Run the model on fake copies of the given inputs. Raises TraceError if its outer Python needs real values."""
+    recorder = _Recorder(model, units)
+    try:
+        recorder.run(args, kwargs)
+    except Exception as error:
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        raise TraceError(f"the model cannot run on fake tensors: {type(error).__name__}: {reason}") from error
+    return recorder.recording
+
+
+class _Recorder:
+    def __init__(self, model: nn.Module, units: Sequence[Unit]) -> None:
+        self.recording = Recording()
+        self.symbols = Symbols()
+        self.depth = 0
+        self.results: dict[int, Any] = {}
+        self.fakes: dict[int, torch.Tensor] = {}
+        self.owners: dict[int, str] = {}
+        self.model = self._twin(model, units)
+
+    def _twin(self, model: nn.Module, units: Sequence[Unit]) -> nn.Module:
+        by_module: dict[int, Unit] = {}
+        for unit in units:
+            by_module.setdefault(id(unit.module(model)), unit)
+        first: set[int] = set()
+
+        def unit_twin(module: nn.Module) -> nn.Module | None:
+            unit = by_module.get(id(module))
+            if unit is None:
+                return None
+            twin = bare(module)
+            if unit.shape not in first:
+                first.add(unit.shape)
+                twin = clone(module, self._fake)
+                for name, parameter in module.named_parameters():
+                    self.owners[id(self.fakes[id(parameter)])] = f"{unit.path}.{name}"
+            self._watch(twin, unit)
+            return twin
+
+        return clone(model, self._fake, unit_twin)
+
+    def _watch(self, twin: nn.Module, unit: Unit) -> None:
+        original = type(twin).forward
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            self.recording.called.add(unit.path)
+            if unit.shape in self.results:
+                return self.results[unit.shape]
+            self.recording.calls[unit.shape] = (args, kwargs)
+            with self._inside():
+                self.results[unit.shape] = original(twin, *args, **kwargs)
+            return self.results[unit.shape]
+
+        twin.__dict__["forward"] = forward
+
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
+        self.depth += 1
+        try:
+            yield
+        finally:
+            self.depth -= 1
+
+    def _fake(self, tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in self.fakes:
+            fake = self.symbols.tensor(tensor)
+            parameter = isinstance(tensor, nn.Parameter)
+            self.fakes[id(tensor)] = nn.Parameter(fake, requires_grad=tensor.requires_grad) if parameter else fake
+        return self.fakes[id(tensor)]
+
+    def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        recorder = self
+
+        class Outside(TorchFunctionMode):
+            """Notes unit parameters that meet an operator outside of their unit."""
+
+            def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                if not recorder.depth:
+                    for value in pytree.tree_leaves((args, kwargs or {})):
+                        owner = recorder.owners.get(id(value))
+                        name = getattr(func, "__name__", str(func))
+                        if owner is not None and name != "__get__":
+                            recorder.recording.used_outside.setdefault(owner, name)
+                return func(*args, **(kwargs or {}))
+
+        # With gradients, so that the recorded calls say which of their tensors need one.
+        fake_args, fake_kwargs = pytree.tree_map_only(torch.Tensor, self._fake, (args, dict(kwargs)))
+        with torch.enable_grad(), self.symbols.mode, Outside():
+            self.model(*fake_args, **fake_kwargs)

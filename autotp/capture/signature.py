@@ -1,0 +1,104 @@
+"""What a call of a unit looks like: its tensors, its opaque handles, and everything a program is specialised to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from .opaque import CONSTANTS, Position
+
+_CONTAINERS = (list, tuple, dict)
+
+
+@dataclass(frozen=True)
+class CallSite:
+    """One flattened call: `leaves` holds constants, and markers where a tensor or a handle goes."""
+
+    key: tuple[Any, ...]
+    leaves: tuple[Any, ...]
+    spec: pytree.TreeSpec
+    tensors: list[torch.Tensor]
+    handles: list[Any]
+
+    def tensor_paths(self) -> list[str]:
+        """Where in the call each tensor is, as text."""
+        tree = pytree.tree_unflatten(list(self.leaves), self.spec)
+        flat, _ = pytree.tree_flatten_with_path(tree, is_leaf=_is_leaf)
+        return [pytree.keystr(path) for path, leaf in flat if isinstance(leaf, Slot) and leaf.kind == "tensor"]
+
+    def rebuild(self, tensors: list[torch.Tensor], handles: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments and keyword arguments with other tensors and handles in the same places."""
+        filled = [
+            leaf.pick(tensors, handles) if isinstance(leaf, Slot) else leaf for leaf in self.leaves
+        ]
+        args, kwargs = pytree.tree_unflatten(filled, self.spec)
+        return tuple(args), kwargs
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The place of the n-th tensor or handle among the leaves of a call or a result."""
+
+    kind: str
+    number: int
+
+    def pick(self, tensors: list[torch.Tensor], handles: list[Any]) -> Any:
+        return (tensors if self.kind == "tensor" else handles)[self.number]
+
+
+def _is_leaf(value: Any) -> bool:
+    return not isinstance(value, _CONTAINERS)
+
+
+def call_site(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallSite:
+    """Flatten a call. Two calls with equal keys may run one program, if its guards hold for both."""
+    flat, spec = pytree.tree_flatten((args, dict(kwargs)), is_leaf=_is_leaf)
+    tensors: list[torch.Tensor] = []
+    handles: list[Any] = []
+    leaves: list[Any] = []
+    key: list[Any] = [spec, module.training, torch.is_grad_enabled(), torch.is_autocast_enabled()]
+    for leaf in flat:
+        if isinstance(leaf, torch.Tensor):
+            leaves.append(Slot("tensor", len(tensors)))
+            tensors.append(leaf)
+            key.append((leaf.dtype, leaf.device, tuple(size if size < 2 else None for size in leaf.shape)))
+        elif isinstance(leaf, (*CONSTANTS, Enum, type, Position)) or callable(leaf):
+            leaves.append(leaf)
+            key.append(leaf)
+        else:
+            known = next((i for i, handle in enumerate(handles) if handle is leaf), len(handles))
+            if known == len(handles):
+                handles.append(leaf)
+            leaves.append(Slot("handle", known))
+            key.append((type(leaf), known))
+    return CallSite(tuple(key), tuple(leaves), spec, tensors, handles)
+
+
+class VaryingDims:
+    """Which dims of a unit's inputs are known to vary between calls, by the input's place in the call.
+
+    A dim is taken as constant until two calls differ in it, as `torch.compile` does by itself.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, int], list[int]] = {}
+        self._varying: dict[tuple[str, int], set[int]] = {}
+
+    def observe(self, site: CallSite) -> None:
+        """Compare a call with the ones before it."""
+        for path, tensor in zip(site.tensor_paths(), site.tensors, strict=True):
+            place, sizes = (path, tensor.dim()), [int(size) for size in tensor.shape]
+            before = self._seen.setdefault(place, sizes)
+            self._varying.setdefault(place, set()).update(
+                i for i, (old, new) in enumerate(zip(before, sizes, strict=True)) if old != new
+            )
+
+    def of(self, path: str, tensor: torch.Tensor) -> set[int]:
+        """The dims of the input at this place that vary."""
+        return self._varying.get((path, tensor.dim()), set())

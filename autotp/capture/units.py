@@ -1,0 +1,145 @@
+"""Units: what is traced. Each repeated block, and each remaining module with matrices of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One module that is traced as a whole.
+
+    `shape` is equal for units that have the same structure and so share one trace; `positions` are the integer
+    attributes (module path, name) that hold the unit's place among its siblings and are not part of the structure.
+    """
+
+    path: str
+    shape: int
+    positions: tuple[tuple[str, str], ...] = ()
+
+    def module(self, model: nn.Module) -> nn.Module:
+        return model.get_submodule(self.path)
+
+    def position_values(self, module: nn.Module) -> tuple[int, ...]:
+        """The values of the position attributes in the unit's module."""
+        return tuple(getattr(module.get_submodule(path), name) for path, name in self.positions)
+
+
+def find_units(model: nn.Module, split: frozenset[str] = frozenset()) -> tuple[Unit, ...]:
+    """All units of a model in module order; paths in `split` are replaced by units of their children."""
+    blocks = list(_blocks(model, "", split))
+    block_paths = {path for group in blocks for path in group}
+    shapes = _Shapes(model)
+    units = {unit.path: unit for group in blocks for unit in shapes.classify(group)}
+    for path in _others(model, "", block_paths, split):
+        units[path] = shapes.classify([path])[0]
+    order = {path: i for i, (path, _) in enumerate(model.named_modules())}
+    return tuple(sorted(units.values(), key=lambda unit: order[unit.path]))
+
+
+def has_matrix(module: nn.Module) -> bool:
+    """Returns if a module owns, itself or below, a parameter of two or more dims."""
+    return any(parameter.dim() >= 2 for parameter in module.parameters())
+
+
+def _blocks(module: nn.Module, path: str, split: frozenset[str]) -> Iterator[list[str]]:
+    """Groups of sibling blocks: the outermost containers whose elements all have children of their own."""
+    elements = list(module.children())
+    container = isinstance(module, nn.ModuleList) or (isinstance(module, nn.Sequential) and len(elements) > 1)
+    if container and elements and path not in split and all(_is_block(element) for element in elements):
+        siblings = [_join(path, name) for name, _ in module.named_children()]
+        yield [sibling for sibling in siblings if sibling not in split]
+        for sibling in siblings:
+            if sibling in split:
+                yield from _blocks(module.get_submodule(sibling.rpartition(".")[2]), sibling, split)
+        return
+    for name, child in module.named_children():
+        yield from _blocks(child, _join(path, name), split)
+
+
+def _is_block(module: nn.Module) -> bool:
+    return has_matrix(module) and any(True for _ in module.children()) and not isinstance(module, nn.ModuleList)
+
+
+def _others(module: nn.Module, path: str, blocks: set[str], split: frozenset[str]) -> Iterator[str]:
+    """Maximal modules with matrices that hold no block."""
+    if path in blocks or not has_matrix(module):
+        return
+    prefix = path + "." if path else ""
+    if path not in split and not any(block.startswith(prefix) for block in blocks) and not _is_container(module):
+        yield path
+        return
+    for name, child in module.named_children():
+        yield from _others(child, _join(path, name), blocks, split)
+
+
+def _is_container(module: nn.Module) -> bool:
+    return isinstance(module, (nn.ModuleList, nn.ModuleDict))
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+class _Shapes:
+    """Numbers structures: equal facts about all attributes of all submodules, equal number."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.numbers: dict[Any, int] = {}
+
+    def classify(self, siblings: Sequence[str]) -> list[Unit]:
+        described = [_describe(self.model.get_submodule(path)) for path in siblings]
+        positions = _positions(described)
+        units = []
+        for path, facts in zip(siblings, described, strict=True):
+            key = tuple((name, value) for name, value in facts.items() if name not in positions)
+            shape = self.numbers.setdefault(key, len(self.numbers))
+            units.append(Unit(path, shape, tuple(sorted(positions & facts.keys()))))
+        return [unit if len(siblings) > 1 else replace(unit, positions=()) for unit in units]
+
+
+def _positions(described: Sequence[Mapping[tuple[str, str], Any]]) -> set[tuple[str, str]]:
+    """Integer attributes that differ between siblings exactly as the siblings' places do."""
+    if len(described) < 2:
+        return set()
+    first = described[0]
+    found = set()
+    for name, value in first.items():
+        if type(value) is int and all(facts.get(name) == value + i for i, facts in enumerate(described)):
+            found.add(name)
+    return found
+
+
+def _describe(module: nn.Module) -> dict[tuple[str, str], Any]:
+    """Hashable facts about every attribute of every submodule, by (module path, attribute)."""
+    facts: dict[tuple[str, str], Any] = {}
+    for path, part in module.named_modules():
+        facts[path, ""] = type(part)
+        for name, value in vars(part).items():
+            if name.startswith("_") and name in _MODULE_INTERNALS:
+                continue
+            facts[path, name] = _canonical(value)
+        for name, tensor in (*part._parameters.items(), *part._buffers.items()):
+            facts[path, name] = _canonical(tensor)
+    return facts
+
+
+_MODULE_INTERNALS = frozenset(vars(nn.Module())) - {"training"}
+
+
+def _canonical(value: Any, depth: int = 3) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size)):
+        return value
+    if isinstance(value, torch.Tensor):
+        return ("tensor", tuple(value.shape), value.dtype)
+    if isinstance(value, (list, tuple)) and depth:
+        return (type(value), *(_canonical(part, depth - 1) for part in value))
+    if isinstance(value, dict) and depth:
+        return ("dict", *((_canonical(k), _canonical(v, depth - 1)) for k, v in value.items()))
+    return id(getattr(value, "__func__", value))

@@ -1,0 +1,1 @@
+"""Chain rules: what is worth cutting. They propose; inference proves; the planner chooses."""

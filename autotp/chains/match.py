@@ -1,0 +1,162 @@
+"""Matching chains on a typed graph: every dimension that a parameter sums over, and every one that leaves the unit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from ..axes.call import operator_name
+from ..axes.facts import Fact, Typing
+from ..axes.term import Axis, Pin, Term, axes_of, axes_of_dims, resolve
+from .rules import OUTPUT, ChainRule, ChainRules
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A chain that may be cut: `axes` in order of preference, `site` where the dimension ends."""
+
+    rule: ChainRule
+    site: str
+    axes: tuple[Axis, ...]
+    parameters: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class NearMiss:
+    """A chain that may not be cut: the rule that came closest, the step that failed, where and why."""
+
+    rule: str
+    step: str
+    site: str
+    parameters: tuple[str, ...]
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{', '.join(self.parameters)}: rule {self.rule}, step {self.step}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A dimension with the node where it ends; `site` is the output node for one that leaves the unit."""
+
+    site: torch.fx.Node
+    term: Term
+    source: torch.fx.Node | None = None
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return tuple(dict.fromkeys(axes_of(self.term)))
+
+
+def match_chains(graph: torch.fx.Graph, typing: Typing, rules: ChainRules) -> tuple[list[Proposal], list[NearMiss]]:
+    """All chains of a graph, proposed or explained."""
+    proposals: list[Proposal] = []
+    misses: list[NearMiss] = []
+    for candidate in _candidates(graph, typing):
+        matches = [_Match(graph, typing, rules, rule, candidate).outcome() for rule in rules.rules]
+        proposal = next((match for match in matches if isinstance(match, Proposal)), None)
+        if proposal is not None:
+            if not any(set(proposal.axes) & set(other.axes) for other in proposals):
+                proposals.append(proposal)
+            continue
+        near = [(depth, match) for depth, match in (m for m in matches if isinstance(m, tuple))]
+        if near:
+            misses.append(max(near, key=lambda pair: pair[0])[1])
+    taken = {name for proposal in proposals for name in proposal.parameters}
+    return proposals, [miss for miss in misses if not taken.issuperset(miss.parameters)]
+
+
+def _candidates(graph: torch.fx.Graph, typing: Typing) -> Iterator[_Candidate]:
+    for node, fact in typing.facts.items():
+        if any(_is_weight(operand) for operand in fact.operands):
+            for term in fact.contracts:
+                yield _Candidate(node, resolve(term))
+    output = next(iter(reversed(graph.nodes)))
+    for node in output.all_input_nodes:
+        if node in typing.facts and len(typing.facts[node].outputs) == 1 and typing.dims(node):
+            yield _Candidate(output, resolve(typing.dims(node)[-1]), node)
+
+
+def _is_weight(node: torch.fx.Node) -> bool:
+    return bool(node.meta.get("parameter")) and node.meta["val"].dim() >= 2
+
+
+class _Match:
+    """One rule tried on one candidate."""
+
+    def __init__(
+        self, graph: torch.fx.Graph, typing: Typing, rules: ChainRules, rule: ChainRule, candidate: _Candidate
+    ) -> None:
+        self.typing, self.rules, self.rule, self.candidate = typing, rules, rule, candidate
+        free = [axis for axis in candidate.axes if not axis.pins]
+        self.all_axes = set(candidate.axes)
+        self.axes = tuple(free[: rule.axes])
+        axes = set(self.axes) or self.all_axes
+        self.nodes = [n for n, f in typing.facts.items() if n.op == "call_function" and axes & _axes_at(f)]
+        self.weights = [n for n in graph.nodes if _is_weight(n) and axes & axes_of_dims(typing.dims(n))]
+
+    def outcome(self) -> Proposal | tuple[int, NearMiss] | None:
+        """A proposal, a near miss with the number of steps that did match, or None if the rule is about something else."""
+        rule, site = self.rule, self.candidate.site
+        if (rule.end == OUTPUT) != (site.op == "output"):
+            return None
+        if rule.end != OUTPUT and operator_name(site.target) not in self.rules.classes[rule.end]:
+            return None
+        starts = [node for node in self.nodes if self._is_start(node)]
+        if rule.start and not starts:
+            return None
+        depth = 1
+        passed = [operator_name(node.target) for node in self.nodes]
+        for step in rule.through:
+            place = next((i for i, name in enumerate(passed) if name in self.rules.classes[step]), None)
+            if place is None:
+                return self._miss(depth, step, "no such operator on the way", pinned=True)
+            passed, depth = passed[place + 1 :], depth + 1
+        return self._refusal(starts, depth) or Proposal(
+            rule, site.name, self.axes, tuple(str(weight.target) for weight in self.weights)
+        )
+
+    def _is_start(self, node: torch.fx.Node) -> bool:
+        """Returns if a parameter brings the axis in here without summing over it."""
+        fact = self.typing.facts[node]
+        brings = any(w in self.weights for w in fact.operands)
+        contracted = {axis for term in fact.contracts for axis in axes_of(term)}
+        name = operator_name(node.target)
+        return brings and not (contracted & self.all_axes) and name in self.rules.classes[self.rule.start]
+
+    def _refusal(self, starts: list[torch.fx.Node], depth: int) -> tuple[int, NearMiss] | None:
+        rule = self.rule
+        if not self.axes:
+            return self._miss(depth, rule.end, "", pinned=True)
+        if not self.weights:
+            return depth, NearMiss(rule.name, rule.end, self.candidate.site.name, (), "no parameter has this dimension")
+        statistics = [n for n in self.nodes if n is not self.candidate.site and self._sums(n)]
+        if statistics and not rule.reduces:
+            return self._miss(depth, "through", f"{statistics[0].name} ({operator_name(statistics[0].target)}) sums over it")
+        if rule.wider and not all(self._widens(start) for start in starts):
+            return self._miss(depth, rule.end, "collecting it would cost more than computing it everywhere")
+        return None
+
+    def _sums(self, node: torch.fx.Node) -> bool:
+        """Returns if a node sums over the axis without a parameter: a statistic."""
+        fact = self.typing.facts[node]
+        contracted = {axis for term in fact.contracts for axis in axes_of(term)}
+        return bool(contracted & set(self.axes)) and not any(_is_weight(operand) for operand in fact.operands)
+
+    def _widens(self, start: torch.fx.Node) -> bool:
+        contracted = sum(term.size for term in self.typing.facts[start].contracts)
+        return self.candidate.term.size > contracted
+
+    def _miss(self, depth: int, step: str, reason: str, *, pinned: bool = False) -> tuple[int, NearMiss]:
+        pins: list[Pin] = [axis.pins[0] for axis in self.candidate.axes if axis.pins]
+        if pinned and pins and not self.axes:
+            reason = f"it must stay whole at {pins[0]}"
+        names = tuple(str(weight.target) for weight in self.weights)
+        return depth, NearMiss(self.rule.name, step, self.candidate.site.name, names, reason)
+
+
+def _axes_at(fact: Fact) -> set[Axis]:
+    """Every axis in a node's results and in what it sums over."""
+    return {axis for dims in (*fact.outputs, fact.contracts) for axis in axes_of_dims(dims)}

@@ -1,0 +1,49 @@
+"""Everything autotp raises on purpose: one small tree, each error one clear line with what to do next."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class AutotpError(Exception):
+    """Root of all errors a user can meet; `exit_code` is what the command line returns for it."""
+
+    exit_code = 2
+
+
+class UsageError(AutotpError):
+    """An argument is wrong: the message names the argument and the values that are right."""
+
+
+class RuleError(AutotpError):
+    """A rule file says something autotp does not know: the message names file, entry and nearest known word."""
+
+
+class TraceError(AutotpError):
+    """A unit could not be captured as a graph."""
+
+
+class PlanError(AutotpError):
+    """A plan does not belong to the model, or its file cannot be read."""
+
+
+class UnsoundPlanError(PlanError):
+    """A plan cuts what must stay whole: the message names the parameter, the node and the operator."""
+
+
+class PlacementError(AutotpError):
+    """The verifier found a value used in a state its operator does not allow."""
+
+
+class VerificationError(AutotpError):
+    """The parallel model differs from the dense one."""
+
+    exit_code = 1
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?` for the known word closest to `word`, or the known words when none is close."""
+    options = sorted(known)
+    close = difflib.get_close_matches(word, options, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(options)}"

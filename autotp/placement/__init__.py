@@ -1,0 +1,1 @@
+"""Which values vary over which mesh factor, and where collectives go."""

@@ -1,0 +1,184 @@
+"""Backward placement: where gradients are summed, at the least cost.
+
+A value's *gradient varies* over a mesh factor when each rank holds only its part of the gradient's sum. It must where the
+value itself differs between ranks; it must not at the unit's inputs, outputs, reduced values and parameters. In between
+there is a choice, and where the gradient of a value starts to vary (the value does not, its consumer does) an *enter* is
+placed: identity forward, all-reduce backward, one per value and set of factors, shared by all consumers.
+
+The choice of least cost is a minimum cut: one side are the values whose gradient does not vary. With several mesh
+factors they are solved one after the other, the later ones knowing that a sum at the same place for the same consumers
+costs no further call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import networkx as nx
+import torch
+
+from ..axes.layout import Cuts, Factor, factors_of, layout_of
+from ..axes.term import Sum, resolve
+from .flow import Flow
+from .typed import TypedGraph, is_parameter
+
+# Cost of one all-reduce over so many ranks of the value of a node (its whole value, or one segment).
+Price: TypeAlias = Callable[[torch.fx.Node, int], float]
+# A value as some consumer reads it: the node, and whether reduced.
+Version: TypeAlias = tuple[torch.fx.Node, bool]
+
+
+@dataclass(frozen=True)
+class Enter:
+    """Identity forward, all-reduce of the gradient over `over` backward, for these consumers of one value."""
+
+    node: torch.fx.Node
+    reduced: bool
+    over: frozenset[Factor]
+    consumers: tuple[torch.fx.Node, ...]
+
+
+@dataclass(frozen=True)
+class SegmentSum:
+    """A parameter of which only some segments are cut over `over`: the other segments' gradients are summed."""
+
+    node: torch.fx.Node
+    over: frozenset[Factor]
+
+
+def place_enters(typed: TypedGraph, flow: Flow, price: Price) -> tuple[Enter, ...]:
+    """The enters of least cost for every mesh factor in use."""
+    factors = sorted(
+        {factor for node in flow.held for factor in flow.varies(node)},
+        key=lambda factor: (-sum(factor in flow.varies(node) for node in flow.held), factor),
+    )
+    edges = _edges(typed, flow)
+    placed: dict[Version, dict[torch.fx.Node, frozenset[Factor]]] = {}
+    for factor in factors:
+        for version, consumer in _cut(_Problem(typed, flow, edges, factor, placed, price)):
+            consumers = placed.setdefault(version, {})
+            consumers[consumer] = consumers.get(consumer, frozenset()) | {factor}
+    return tuple(_enters(placed))
+
+
+def _enters(placed: Mapping[Version, Mapping[torch.fx.Node, frozenset[Factor]]]) -> Iterable[Enter]:
+    for (node, reduced), consumers in placed.items():
+        for over in sorted(set(consumers.values()), key=sorted):
+            yield Enter(node, reduced, over, tuple(c for c, factors in consumers.items() if factors == over))
+
+
+def segment_sums(typed: TypedGraph, cuts: Cuts) -> tuple[SegmentSum, ...]:
+    """Parameters whose segments vary over different mesh factors."""
+    found = []
+    for node, fact in typed.facts.items():
+        if is_parameter(node):
+            over: frozenset[Factor] = frozenset()
+            for dim in fact.dims:
+                term = resolve(dim)
+                if isinstance(term, Sum):
+                    parts = [factors_of(layout_of(part, cuts)) for part in term.parts]
+                    over |= frozenset().union(*parts) - frozenset.intersection(*map(frozenset, parts))
+            if over:
+                found.append(SegmentSum(node, over))
+    return tuple(found)
+
+
+def _edges(typed: TypedGraph, flow: Flow) -> list[tuple[Version, Version | None]]:
+    """Which version of which value each value reads, where gradients flow; None is the unit's output."""
+    reduces, edges = flow.reduces(), list[tuple[Version, Version | None]]()
+    for node in reduces:
+        edges.append(((node, False), (node, True)))
+    for consumer, fact in typed.facts.items():
+        for operand in dict.fromkeys(fact.operands):
+            if operand in flow.gradient and consumer in flow.gradient:
+                edges.append(((operand, bool(flow.use(consumer, operand).reduce)), (consumer, False)))
+    output = next(iter(reversed(typed.graph.nodes)))
+    for operand in output.all_input_nodes:
+        if operand in flow.gradient:
+            edges.append(((operand, bool(flow.use(output, operand).reduce)), None))
+    return edges
+
+
+@dataclass(frozen=True)
+class _Problem:
+    typed: TypedGraph
+    flow: Flow
+    edges: list[tuple[Version, Version | None]]
+    factor: Factor
+    placed: Mapping[Version, Mapping[torch.fx.Node, frozenset[Factor]]]
+    price: Price
+
+    def must_vary(self, version: Version) -> bool:
+        node, reduced = version
+        varying = self.flow.varies(node)
+        if reduced:
+            varying = varying - self.flow.reduces()[node]
+        return self.factor in varying
+
+    def must_not_vary(self, version: Version) -> bool:
+        node, reduced = version
+        if reduced:
+            return self.factor in self.flow.reduces()[node]
+        return node.op in ("placeholder", "get_attr") and not self.must_vary(version)
+
+
+_SAME, _VARY = "invariant", "varies"
+
+
+def _cut(problem: _Problem) -> list[tuple[Version, torch.fx.Node]]:
+    """Edges on which the gradient starts to vary over the problem's factor."""
+    network: Any = nx.DiGraph()
+    network.add_nodes_from([_SAME, _VARY])
+    consumers: dict[Version, list[Version]] = {}
+    for source, target in problem.edges:
+        if target is None:
+            if not problem.must_vary(source):
+                network.add_edge(_SAME, source)
+            continue
+        if source[0] is target[0] and problem.must_not_vary(target):
+            continue  # the reduction itself: varying before, invariant after
+        consumers.setdefault(source, []).append(target)
+        network.add_edge(target, source)  # the gradient of a consumer cannot be whole if the value's is not
+    for version in {v for edge in problem.edges for v in edge if v is not None}:
+        if problem.must_vary(version):
+            network.add_edge(version, _VARY)
+        elif problem.must_not_vary(version):
+            network.add_edge(_SAME, version)
+    for version, targets in consumers.items():
+        _add_cost(network, problem, version, targets)
+    _, (_, varying) = nx.minimum_cut(network, _SAME, _VARY)
+    return [
+        (source, target[0])
+        for source, targets in consumers.items()
+        for target in targets
+        if source not in varying and target in varying
+    ]
+
+
+def _add_cost(network: Any, problem: _Problem, version: Version, targets: list[Version]) -> None:
+    """One call for all consumers; less where it joins an enter that stands there already for the same consumers."""
+    node = version[0]
+    if isinstance(node.meta["val"], (list, tuple)):
+        for target in targets:
+            network.add_edge(version, target)  # a list is no value: the sum goes to its items or to its source
+        return
+    before = problem.placed.get(version, {})
+    joint = [target for target in targets if before.get(target[0])]
+    apart = [target for target in targets if not before.get(target[0])]
+    full = problem.price(node, problem.factor.size)
+    if apart:
+        network.add_edge(version, ("call", version), capacity=full)
+        for target in apart:
+            network.add_edge(("call", version), target)
+    if joint:
+        ranks = 1
+        for factor in before[joint[0][0]]:
+            ranks *= factor.size
+        further = problem.price(node, ranks * problem.factor.size) - problem.price(node, ranks)
+        network.add_edge(version, ("join", version), capacity=max(further, 0.0))
+        network.add_edge(("all", version), ("join", version), capacity=full)
+        for target in joint:
+            network.add_edge(("join", version), target)
+            network.add_edge(target, ("all", version))

@@ -1,0 +1,105 @@
+"""Rewrites of the graph before placement that let partial sums meet: biases leave their contraction, sums are regrouped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from ..axes.call import named_arguments
+from ..axes.facts import Fact
+from ..axes.layout import Cuts
+from .typed import TypedGraph, cut_in
+
+aten = torch.ops.aten
+
+
+def split_biases(typed: TypedGraph, cuts: Cuts) -> None:
+    """`linear(x, w, b)` over a cut contraction becomes `linear(x, w) + b`: the bias is added once, not once a rank."""
+    for node in list(typed.graph.nodes):
+        if node.target not in (aten.linear.default, aten.addmm.default) or len(typed.facts[node].operands) < 3:
+            continue
+        if not cut_in(typed.contracted(node), cuts):
+            continue
+        named = named_arguments(node)
+        if named.get("beta", 1) != 1 or named.get("alpha", 1) != 1:
+            continue
+        if node.target is aten.linear.default:
+            bias, target, operands = named["bias"], aten.linear.default, (named["input"], named["weight"])
+        else:
+            bias, target, operands = named["self"], aten.mm.default, (named["mat1"], named["mat2"])
+        _split(typed, node, bias, target, operands)
+
+
+def _split(typed: TypedGraph, node: torch.fx.Node, bias: torch.fx.Node, target: object, operands: tuple[object, ...]) -> None:
+    fact = typed.facts[node]
+    with typed.graph.inserting_after(node):
+        total = typed.graph.call_function(aten.add.Tensor, (node, bias))
+    total.meta = dict(node.meta)
+    node.replace_all_uses_with(total, delete_user_cb=lambda user: user is not total)
+    node.target, node.args, node.kwargs = target, operands, {}  # type: ignore[assignment]
+    product = tuple(operand for operand in fact.operands if operand is not bias)
+    typed.facts[node] = replace(
+        fact, operands=product, linear=(frozenset([0]), frozenset([1])), zeros=(frozenset([0]), frozenset([1]))
+    )
+    typed.facts[total] = _addition(fact, (node, bias))
+
+
+def _addition(like: Fact, operands: tuple[torch.fx.Node, ...]) -> Fact:
+    together = (frozenset(range(len(operands))),)
+    return Fact(like.outputs, operands, linear=together, zeros=together)
+
+
+def regroup_sums(typed: TypedGraph, partial: frozenset[torch.fx.Node]) -> bool:
+    """`(x + p) + q` with partial sums p and q becomes `(p + q) + x`, so that one reduction serves both.
+
+    Legal because addition is associative and commutative; only whole trees of plain additions whose inner results
+    nobody else reads are regrouped. Returns if anything changed.
+    """
+    changed = False
+    for root in reversed(list(typed.graph.nodes)):
+        if not _is_plain_add(root) or any(_is_plain_add(user) and len(root.users) == 1 for user in root.users):
+            continue
+        leaves = _leaves(root)
+        sums = [leaf for leaf in leaves if leaf in partial]
+        if len(sums) > 1 and len(leaves) > len(sums):
+            _rebuild(typed, root, sums, [leaf for leaf in leaves if leaf not in partial])
+            changed = True
+    return changed
+
+
+def _is_plain_add(node: torch.fx.Node) -> bool:
+    return (
+        node.target is aten.add.Tensor
+        and not node.kwargs
+        and all(isinstance(arg, torch.fx.Node) for arg in node.args)
+        and all(
+            isinstance(arg, torch.fx.Node) and arg.meta["val"].dtype == node.meta["val"].dtype for arg in node.args
+        )
+    )
+
+
+def _leaves(node: torch.fx.Node) -> list[torch.fx.Node]:
+    found: list[torch.fx.Node] = []
+    for arg in node.args:
+        assert isinstance(arg, torch.fx.Node)
+        inner = _is_plain_add(arg) and len(arg.users) == 1 and arg.meta["val"].shape == node.meta["val"].shape
+        found.extend(_leaves(arg) if inner else [arg])
+    return found
+
+
+def _rebuild(typed: TypedGraph, root: torch.fx.Node, sums: list[torch.fx.Node], rest: list[torch.fx.Node]) -> None:
+    def chain(nodes: list[torch.fx.Node]) -> torch.fx.Node:
+        total = nodes[0]
+        for node in nodes[1:]:
+            with typed.graph.inserting_before(root):
+                total, operands = typed.graph.call_function(aten.add.Tensor, (total, node)), (total, node)
+            wide = max((n for n in operands), key=lambda n: n.meta["val"].dim())
+            total.meta = {"val": root.meta["val"] if wide.meta["val"].dim() == root.meta["val"].dim() else wide.meta["val"]}
+            typed.facts[total] = _addition(typed.facts[root] if total.meta["val"] is root.meta["val"] else typed.facts[wide], operands)
+        return total
+
+    final = chain([chain(sums), *rest])
+    root.replace_all_uses_with(final)
+    typed.graph.eliminate_dead_code()
+    typed.facts = {node: fact for node, fact in typed.facts.items() if not node._erased}

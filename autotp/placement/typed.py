@@ -1,0 +1,81 @@
+"""A graph with its facts, as a working copy that passes may change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from ..axes.facts import Fact, Typing
+from ..axes.layout import Cuts, Factor
+from ..axes.term import Axis, axes_of, axes_of_dims
+
+
+@dataclass
+class TypedGraph:
+    """`facts` has an entry for every node that holds tensors; passes keep it so."""
+
+    graph: torch.fx.Graph
+    facts: dict[torch.fx.Node, Fact]
+
+    @classmethod
+    def copy_of(cls, graph: torch.fx.Graph, typing: Typing) -> TypedGraph:
+        """A copy that can be changed without touching the traced graph."""
+        copied, nodes = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
+        copied.output(copied.graph_copy(graph, nodes))
+        facts = {
+            nodes[node]: replace(fact, operands=tuple(nodes[operand] for operand in fact.operands))
+            for node, fact in typing.facts.items()
+        }
+        return cls(copied, facts)
+
+    def dims_of(self, node: torch.fx.Node) -> tuple[object, ...]:
+        return self.facts[node].dims
+
+    def axes(self, node: torch.fx.Node) -> set[Axis]:
+        """Every axis in the result(s) of a node."""
+        return {axis for dims in self.facts[node].outputs for axis in axes_of_dims(dims)}
+
+    def contracted(self, node: torch.fx.Node) -> set[Axis]:
+        """Every axis a node sums over."""
+        return {axis for term in self.facts[node].contracts for axis in axes_of(term)}
+
+
+def cut_in(axes: set[Axis], cuts: Cuts) -> frozenset[Axis]:
+    """The cut ones of some axes."""
+    return frozenset(axis for axis in axes if axis in cuts)
+
+
+def factors_in(axes: Mapping[Axis, object] | frozenset[Axis] | set[Axis], cuts: Cuts) -> frozenset[Factor]:
+    """The mesh factors that some cut axes are cut over."""
+    return frozenset(factor for axis in axes if axis in cuts for factor in cuts[axis].over)
+
+
+def is_parameter(node: torch.fx.Node) -> bool:
+    """Returns if a node reads a parameter (and not a buffer or constant)."""
+    return bool(node.meta.get("parameter"))
+
+
+def needs_gradient(typed: TypedGraph) -> frozenset[torch.fx.Node]:
+    """Nodes whose value may receive a gradient: reachable from parameters and differentiable inputs."""
+    reached: set[torch.fx.Node] = set()
+    enabled = True
+    for node in typed.graph.nodes:
+        if node.target is torch._C._set_grad_enabled:
+            enabled = bool(node.args[0])
+        if node not in typed.facts:
+            continue
+        value = node.meta["val"]
+        if node.op in ("placeholder", "get_attr"):
+            if node.meta.get("gradient"):
+                reached.add(node)
+        elif enabled and node.target is not torch.ops.aten.detach.default and _differentiable(value):
+            if any(operand in reached for operand in typed.facts[node].operands):
+                reached.add(node)
+    return frozenset(reached)
+
+
+def _differentiable(value: object) -> bool:
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return any(isinstance(v, torch.Tensor) and (v.is_floating_point() or v.is_complex()) for v in values)

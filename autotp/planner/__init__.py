@@ -1,0 +1,1 @@
+"""Mesh factors, padding, cost, choice: from proposals to a plan."""

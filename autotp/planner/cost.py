@@ -1,0 +1,106 @@
+"""What a collective costs: ring formula for the bytes on the wire, latency per call.
+
+An all-reduce of B bytes over n ranks moves 2(n-1)/n B over every link, an all-gather or reduce-scatter of a whole of B
+bytes (n-1)/n B (Patarasuk and Yuan, 2009).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import sympy
+import torch
+
+from ..axes.rules import RULES, read_toml
+from ..errors import UsageError, nearest
+
+RING = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0}
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """One node: rates in units of the rule file's field names."""
+
+    name: str
+    gpus: int
+    tflops_bf16: float
+    memory_gib: float
+    memory_gbps: float
+    link_gbps: float
+    latency_us: float
+
+    def seconds(self, kind: str, size: float, ranks: int) -> float:
+        """Time of one collective of `size` bytes over so many ranks."""
+        if ranks == 1:
+            return 0.0
+        return self.latency_us * 1e-6 + wire_bytes(kind, size, ranks) / (self.link_gbps * 1e9)
+
+
+def wire_bytes(kind: str, size: float, ranks: int) -> float:
+    """Bytes every rank sends for one collective on a whole value of `size` bytes."""
+    return RING[kind] * (ranks - 1) / ranks * size
+
+
+DEFAULT_HARDWARE = "h100-nvlink-8"
+
+
+@functools.cache
+def hardware_presets(folders: tuple[Path, ...] = ()) -> Mapping[str, Hardware]:
+    """All nodes of `rules/hardware/*.toml`."""
+    presets: dict[str, Hardware] = {}
+    for folder in (RULES, *folders):
+        for path in sorted((folder / "hardware").glob("*.toml")):
+            presets.update({name: Hardware(name, **entry) for name, entry in read_toml(path).items()})
+    return presets
+
+
+def hardware(name: str) -> Hardware:
+    """A node by name. Raises UsageError naming the nearest known one."""
+    presets = hardware_presets()
+    if name not in presets:
+        raise UsageError(f"unknown hardware {name!r}{nearest(name, presets)}")
+    return presets[name]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What collectives are weighed at: tokens a step (one sequence), bytes of an activation's and a weight's element."""
+
+    tokens: int = 4096
+    element_bytes: int = 2
+
+
+class Sizing:
+    """Numbers of elements as formulas in the sizes of a unit's first input, `b` (batch) and `s` (sequence)."""
+
+    LETTERS = "bsnmklpq"
+
+    def __init__(self, graph: torch.fx.Graph, workload: Workload) -> None:
+        self.workload = workload
+        self.letters: dict[Any, sympy.Symbol] = {}
+        for node in graph.nodes:
+            value = node.meta.get("val")
+            for size in value.shape if isinstance(value, torch.Tensor) else ():
+                if isinstance(size, torch.SymInt):
+                    for symbol in sorted(size.node.expr.free_symbols, key=str):
+                        name = self.LETTERS[min(len(self.letters), len(self.LETTERS) - 1)]
+                        self.letters.setdefault(symbol, sympy.Symbol(name, positive=True, integer=True))
+
+    def elements(self, value: torch.Tensor) -> sympy.Expr:
+        """Number of elements of a traced value as a formula."""
+        sizes = [size if isinstance(size, int) else size.node.expr.xreplace(self.letters) for size in value.shape]
+        return sympy.expand(sympy.Mul(*sizes))
+
+    def number(self, elements: sympy.Expr) -> float:
+        """The formula at the workload: one sequence of its tokens."""
+        values = {symbol: 1 if symbol.name == "b" else self.workload.tokens for symbol in elements.free_symbols}
+        return float(elements.xreplace(values))
+
+
+def ceil_div(number: int, parts: int) -> int:
+    return math.ceil(number / parts)

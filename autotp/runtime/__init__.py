@@ -1,0 +1,1 @@
+"""What runs on a rank: collectives, parallel layers, programs, and a simulator of all ranks in one process."""

@@ -1,0 +1,85 @@
+"""Parallel layers: what a rank holds of a linear layer or a table. The collectives around them are nodes of the program.
+
+A layer takes the place of the dense one by changing its class, so its name, its hooks and its identity stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from ..axes.layout import Layout, is_padded
+from .collectives import gather, lookup, reduce
+from .ranks import Ranks, ordered
+from .slices import keep_padding_zero
+
+
+class ParallelLayer(nn.Module):
+    """Shared by all parallel layers: the layouts of the parameters and this rank's place.
+
+    `transposed` layers keep their weight as (in, out), the others as (out, in).
+    """
+
+    ranks: Ranks
+    layouts: dict[str, Sequence[Layout]]
+    transposed: bool
+
+    @staticmethod
+    def become(module: nn.Module, kind: type[ParallelLayer], ranks: Ranks, layouts: dict[str, Sequence[Layout]]) -> None:
+        """Turn a dense layer into a parallel one, in place."""
+        module.__class__ = kind
+        module.__dict__.update(ranks=ranks, layouts=layouts, transposed=module.__dict__.get("transposed", False))
+
+    def local(self, name: str) -> torch.Tensor | None:
+        """A parameter as it enters the computation: the padding gets no gradient."""
+        parameter = getattr(self, name, None)
+        if parameter is None or name not in self.layouts or not any(map(is_padded, self.layouts[name])):
+            return parameter
+        return keep_padding_zero(parameter, self.layouts[name], self.ranks.rank)
+
+    def weight_as_out_in(self) -> torch.Tensor:
+        weight = self.local("weight")
+        assert weight is not None
+        return weight.t() if self.transposed else weight
+
+    def extra_repr(self) -> str:
+        held = tuple(self.weight.shape) if isinstance(getattr(self, "weight", None), torch.Tensor) else ()
+        layouts = ", ".join(str(layout) for layout in self.layouts.get("weight", ()))
+        return f"local={held}, weight=[{layouts}], rank={self.ranks.rank} of {self.ranks.size}"
+
+
+class ColumnParallelLinear(ParallelLayer):
+    """Holds some of the outputs; the input is whole, the output this rank's slice."""
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(value, self.weight_as_out_in(), self.local("bias"))
+
+
+class RowParallelLinear(ParallelLayer):
+    """Holds some of the inputs; the input is this rank's slice, the output a partial sum without the bias.
+
+    The program reduces the sum, together with others where it can, and adds the bias once after that.
+    """
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(value, self.weight_as_out_in())
+
+
+class VocabParallelEmbedding(ParallelLayer):
+    """Holds some of the rows; gives whole vectors, at one all-reduce."""
+
+    def forward(self, indices: torch.Tensor) -> torch.Tensor:
+        weight, rows = self.local("weight"), self.layouts["weight"][0]
+        assert weight is not None
+        return reduce(lookup(weight, indices, self.ranks, rows), self.ranks, rows.cut.over)  # type: ignore[union-attr]
+
+
+class VocabParallelHead(ColumnParallelLinear):
+    """Holds some of the outputs and gathers them: whole logits on every rank, at one all-gather."""
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        outputs = self.layouts["weight"][1 if self.transposed else 0]
+        over = ordered(frozenset(outputs.cut.over))  # type: ignore[union-attr]
+        return gather(super().forward(value), self.ranks, over, value.dim() - 1, outputs)

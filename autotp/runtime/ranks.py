@@ -1,0 +1,131 @@
+"""The ranks of one tensor-parallel group, and the three collectives autotp uses."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+
+from ..axes.layout import Factor, Factors, coordinate, parts_of, peers
+from ..errors import UsageError
+
+
+@dataclass(frozen=True)
+class CollectiveCall:
+    """One collective that ran: what, when, over how many ranks, on how many elements of how many bytes."""
+
+    kind: str
+    phase: str
+    of: str
+    ranks: int
+    elements: int
+    element_bytes: int
+
+
+@dataclass
+class CollectiveLog:
+    """The collectives that one rank ran, in order."""
+
+    calls: list[CollectiveCall] = field(default_factory=list)
+
+    def count(self, phase: str, of: str = "activation") -> int:
+        """How many collectives ran in one phase on activations or on parameters."""
+        return sum(call.phase == phase and call.of == of for call in self.calls)
+
+
+class Ranks(ABC):
+    """One rank's view of its tensor-parallel group."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+        self._log: CollectiveLog | None = None
+
+    def coordinate(self, factors: Factors) -> int:
+        """This rank's position along some mesh factors."""
+        return coordinate(factors, self.rank)
+
+    @contextmanager
+    def logging(self) -> Iterator[CollectiveLog]:
+        """Note every collective this rank runs inside the context."""
+        before, log = self._log, CollectiveLog()
+        self._log = log
+        try:
+            yield log
+        finally:
+            self._log = before
+
+    def all_reduce(self, value: torch.Tensor, factors: Factors, phase: str, of: str = "activation") -> torch.Tensor:
+        """The sum of a value over the ranks along some factors, as a new tensor."""
+        if parts_of(factors) == 1:
+            return value
+        self._note("all_reduce", phase, of, factors, value)
+        return self._all_reduce(value.contiguous(), factors)
+
+    def all_gather(self, value: torch.Tensor, factors: Factors, phase: str) -> list[torch.Tensor]:
+        """The value of every rank along some factors, in order of their positions."""
+        if parts_of(factors) == 1:
+            return [value]
+        self._note("all_gather", phase, "activation", factors, value)
+        return self._all_gather(value.contiguous(), factors)
+
+    def _note(self, kind: str, phase: str, of: str, factors: Factors, value: torch.Tensor) -> None:
+        if self._log is not None:
+            self._log.calls.append(
+                CollectiveCall(kind, phase, of, parts_of(factors), value.numel(), value.element_size())
+            )
+
+    @abstractmethod
+    def _all_reduce(self, value: torch.Tensor, factors: Factors) -> torch.Tensor: ...
+
+    @abstractmethod
+    def _all_gather(self, value: torch.Tensor, factors: Factors) -> list[torch.Tensor]: ...
+
+
+class ProcessRanks(Ranks):
+    """A group of processes under torch.distributed; collectives are functional, so `torch.compile` sees them."""
+
+    def __init__(self, lines: Sequence[Sequence[int]]) -> None:
+        """`lines` are the global ranks of every tensor-parallel group; this process is in exactly one of them."""
+        me = dist.get_rank()
+        mine = next((line for line in lines if me in line), None)
+        if mine is None:
+            raise UsageError(f"rank {me} is in none of the tensor-parallel groups {list(map(list, lines))}")
+        super().__init__(list(mine).index(me), len(mine))
+        self.lines = [list(line) for line in lines]
+        self._groups: dict[Factors, dist.ProcessGroup] = {}
+
+    def group(self, factors: Factors) -> dist.ProcessGroup:
+        """The process group along some factors; made at first use, which all ranks reach together."""
+        if factors not in self._groups:
+            members = {tuple(peers(rank, factors)) for rank in range(self.size)}
+            for line in self.lines:
+                for places in sorted(members):
+                    group = dist.new_group([line[place] for place in places])
+                    if self.rank in places and dist.get_rank() in line:
+                        self._groups[factors] = group
+        return self._groups[factors]
+
+    def _all_reduce(self, value: torch.Tensor, factors: Factors) -> torch.Tensor:
+        name = self.group(factors).group_name
+        return torch.ops._c10d_functional.wait_tensor(torch.ops._c10d_functional.all_reduce(value, "sum", name))
+
+    def _all_gather(self, value: torch.Tensor, factors: Factors) -> list[torch.Tensor]:
+        name, parts = self.group(factors).group_name, parts_of(factors)
+        value = value.reshape(1, *value.shape)
+        joined = torch.ops._c10d_functional.all_gather_into_tensor(value, parts, name)
+        return list(torch.ops._c10d_functional.wait_tensor(joined).unbind(0))
+
+
+def ordered(factors: frozenset[Factor]) -> Factors:
+    """Mesh factors as a tuple, the largest stride first."""
+    return tuple(sorted(factors, key=lambda factor: -factor.stride))
+
+
+def whole(size: int) -> Factors:
+    """All ranks as one mesh factor."""
+    return (Factor(size, 1),) if size > 1 else ()
+

@@ -1,0 +1,79 @@
+"""All ranks in one process: a thread a rank, collectives by meeting at a barrier. For proofs, not for speed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+from ..axes.layout import Factors, peers
+from ..errors import AutotpError
+from .ranks import Ranks
+
+T = TypeVar("T")
+TIMEOUT_S = 120.0
+
+
+class _Meeting:
+    """Where simulated ranks exchange values. One broken rank breaks the meeting for all, so none waits for ever."""
+
+    def __init__(self, size: int) -> None:
+        self.barrier = threading.Barrier(size)
+        self.values: list[Any] = [None] * size
+
+    def exchange(self, rank: int, value: Any) -> list[Any]:
+        self.values[rank] = value
+        self.barrier.wait(TIMEOUT_S)
+        everything = list(self.values)
+        self.barrier.wait(TIMEOUT_S)
+        return everything
+
+
+class SimulatedRanks(Ranks):
+    """One of several ranks that are threads of this process."""
+
+    def __init__(self, rank: int, meeting: _Meeting) -> None:
+        super().__init__(rank, len(meeting.values))
+        self._meeting = meeting
+
+    def _exchange(self, value: torch.Tensor, factors: Factors) -> list[torch.Tensor]:
+        everything = self._meeting.exchange(self.rank, (factors, value.detach()))
+        mine = [everything[peer] for peer in peers(self.rank, factors)]
+        if any(other != factors for other, _ in mine):
+            raise AutotpError(f"ranks run different collectives: {sorted({str(other) for other, _ in everything})}")
+        return [value for _, value in mine]
+
+    def _all_reduce(self, value: torch.Tensor, factors: Factors) -> torch.Tensor:
+        return torch.stack(self._exchange(value, factors)).sum(0)
+
+    def _all_gather(self, value: torch.Tensor, factors: Factors) -> list[torch.Tensor]:
+        return self._exchange(value, factors)
+
+
+def simulate(size: int, run: Callable[[Ranks], T]) -> list[T]:
+    """Run a function once per simulated rank and return the results in rank order.
+
+    An error on one rank ends all of them and is raised here.
+    """
+    meeting = _Meeting(size)
+    results: list[Any] = [None] * size
+    errors: list[tuple[int, BaseException]] = []
+
+    def body(rank: int) -> None:
+        try:
+            results[rank] = run(SimulatedRanks(rank, meeting))
+        except BaseException as error:
+            errors.append((rank, error))
+            meeting.barrier.abort()
+
+    threads = [threading.Thread(target=body, args=(rank,), daemon=True) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    first = next((e for _, e in errors if not isinstance(e, threading.BrokenBarrierError)), errors[0][1] if errors else None)
+    if first is not None:
+        raise first
+    return results

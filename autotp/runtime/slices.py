@@ -1,0 +1,113 @@
+"""Slices of values by layout: take a rank's part of a whole value, put parts together, keep padding's gradient zero."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import torch
+
+from ..axes.layout import (
+    PADDING,
+    Factors,
+    Layout,
+    Leaf,
+    SumLayout,
+    coordinate,
+    is_padded,
+    is_whole,
+    local_indices,
+    peers,
+)
+
+# A leaf of this size or more stands for a symbolic one (see `axes.sizes`), read off the tensor at run time.
+SYMBOLIC = 1_000_003
+
+
+def take(value: torch.Tensor, layouts: Sequence[Layout | None], rank: int) -> torch.Tensor:
+    """This rank's part of a whole value, dim by dim; padding is zero. Differentiable by itself."""
+    for dim, layout in enumerate(layouts):
+        if layout is not None and not is_whole(layout):
+            value = _take_dim(value, dim, layout, rank)
+    return value.contiguous()
+
+
+def _take_dim(value: torch.Tensor, dim: int, layout: Layout, rank: int) -> torch.Tensor:
+    if is_whole(layout):
+        return value
+    if isinstance(layout, Leaf):
+        return _take_axis(value, dim, layout, rank)
+    if isinstance(layout, SumLayout):
+        parts = value.split([part.size for part in layout.parts], dim)
+        return torch.cat([_take_dim(v, dim, part, rank) for v, part in zip(parts, layout.parts, strict=True)], dim)
+    sizes = [-1 if part.size >= SYMBOLIC else part.size for part in layout.parts]
+    value = value.unflatten(dim, sizes)
+    for i, part in enumerate(layout.parts):
+        value = _take_dim(value, dim + i, part, rank)
+    return value.flatten(dim, dim + len(sizes) - 1)
+
+
+def _take_axis(value: torch.Tensor, dim: int, leaf: Leaf, rank: int) -> torch.Tensor:
+    assert leaf.cut is not None
+    length, start = leaf.cut.local, coordinate(leaf.cut.over, rank) * leaf.cut.local
+    present = max(0, min(length, leaf.size - start))
+    part = value.narrow(dim, min(start, leaf.size - present), present)
+    if present == length:
+        return part
+    shape = list(value.shape)
+    shape[dim] = length - present
+    return torch.cat([part, value.new_zeros(shape)], dim)
+
+
+@functools.lru_cache(maxsize=4096)
+def indices(layout: Layout, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Local positions that hold data, and the global index of each."""
+    pairs = [(i, j) for i, j in enumerate(local_indices(layout, rank)) if j != PADDING]
+    return torch.tensor([i for i, _ in pairs], dtype=torch.long), torch.tensor([j for _, j in pairs], dtype=torch.long)
+
+
+@functools.lru_cache(maxsize=4096)
+def padding(layout: Layout, rank: int) -> torch.Tensor:
+    """Local positions that are padding."""
+    return torch.tensor([i for i, j in enumerate(local_indices(layout, rank)) if j == PADDING], dtype=torch.long)
+
+
+def join(parts: Sequence[torch.Tensor], dim: int, layout: Layout, factors: Factors, rank: int) -> torch.Tensor:
+    """Put the parts of all ranks along some factors together again along one dim; `rank` is any of them."""
+    if isinstance(layout, Leaf):
+        return torch.cat(list(parts), dim).narrow(dim, 0, layout.size)
+    shape = list(parts[0].shape)
+    shape[dim] = layout.size
+    value = parts[0].new_zeros(shape)
+    for part, owner in zip(parts, peers(rank, factors), strict=True):
+        local, places = indices(layout, owner)
+        source = part if len(local) == part.shape[dim] else part.index_select(dim, local.to(part.device))
+        value = value.index_copy(dim, places.to(part.device), source)
+    return value
+
+
+class _KeepPaddingZero(torch.autograd.Function):
+    """Identity forward; backward, the gradient of padding is zero."""
+
+    @staticmethod
+    def forward(ctx, value, places):  # type: ignore[no-untyped-def]
+        ctx.places = places
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        gradient = gradient.clone()
+        for dim, where in ctx.places:
+            gradient.index_fill_(dim, where.to(gradient.device), 0)
+        return gradient, None
+
+
+def keep_padding_zero(value: torch.Tensor, layouts: Sequence[Layout | None], rank: int) -> torch.Tensor:
+    """A padded parameter whose padding gets no gradient, so that no optimizer moves it off zero."""
+    places = [
+        (dim, padding(layout, rank)) for dim, layout in enumerate(layouts) if layout is not None and is_padded(layout)
+    ]
+    places = [(dim, where) for dim, where in places if len(where)]
+    if not places or not (value.requires_grad and torch.is_grad_enabled()):
+        return value
+    return _KeepPaddingZero.apply(value, places)  # type: ignore[no-untyped-call]
