@@ -43,6 +43,11 @@ class Factor:
 Factors: TypeAlias = tuple[Factor, ...]
 
 
+def ordered(factors: frozenset[Factor]) -> Factors:
+    """Mesh factors as a tuple, the largest stride first."""
+    return tuple(sorted(factors, key=lambda factor: -factor.stride))
+
+
 def parts_of(factors: Factors) -> int:
     """Number of parts that the factors cut an axis into."""
     return math.prod(factor.size for factor in factors)
@@ -184,6 +189,16 @@ def is_padded(layout: Layout) -> bool:
 def factors_of(layout: Layout) -> frozenset[Factor]:
     """The mesh factors over which slices of this dimension differ."""
     return frozenset(factor for leaf in leaves(layout) if leaf.cut for factor in leaf.cut.over)
+
+
+def local_factors(layout: Layout) -> list[frozenset[Factor]]:
+    """For every local position the mesh factors over which its data differ."""
+    if isinstance(layout, Leaf):
+        return [frozenset(layout.cut.over) if layout.cut else frozenset()] * layout.local_size
+    columns = [local_factors(part) for part in layout.parts]
+    if isinstance(layout, SumLayout):
+        return [over for column in columns for over in column]
+    return [frozenset().union(*overs) for overs in itertools.product(*columns)]
 
 
 PADDING = -1

@@ -22,6 +22,8 @@ def normalise(graph: torch.fx.Graph, constants: Mapping[str, torch.Tensor]) -> N
             graph.erase_node(node)
         elif node.target is torch.ops.aten.index.Tensor:
             _index_to_slice(graph, node, constants)
+        elif node.target is torch.ops.aten.matmul.default:
+            _matmul_to_linear(node)
         elif _writes(node):
             _functionalise(graph, node)
     graph.eliminate_dead_code()
@@ -44,6 +46,18 @@ def _does_nothing(node: torch.fx.Node) -> bool:
 def _writes(node: torch.fx.Node) -> bool:
     target = node.target
     return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable and target.namespace == "aten"
+
+
+_TRANSPOSES = frozenset({torch.ops.aten.t.default, torch.ops.aten.numpy_T.default})
+
+
+def _matmul_to_linear(node: torch.fx.Node) -> None:
+    """Replace `x @ w.T` for a matrix w by the linear operator it is."""
+    weight = node.args[1]
+    assert isinstance(weight, torch.fx.Node)
+    if weight.target in _TRANSPOSES and weight.meta["val"].dim() == 2:
+        node.target = torch.ops.aten.linear.default
+        node.args = (node.args[0], weight.args[0])
 
 
 def _index_to_slice(graph: torch.fx.Graph, node: torch.fx.Node, constants: Mapping[str, torch.Tensor]) -> None:

@@ -24,11 +24,13 @@ from .units import Unit
 
 @dataclass
 class Recording:
-    """The first call of every unit shape, and parameters that the outer Python uses by itself."""
+    """The first call of every unit shape, parameters that the outer Python uses by itself, and which tensors of a unit's
+    result (by their number) nobody reads."""
 
     calls: dict[int, tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=dict)
     called: set[str] = field(default_factory=set)
     used_outside: dict[str, str] = field(default_factory=dict)
+    unread: dict[int, frozenset[int]] = field(default_factory=dict)
 
 
 def record(
@@ -52,6 +54,7 @@ class _Recorder:
         self.results: dict[int, Any] = {}
         self.fakes: dict[int, torch.Tensor] = {}
         self.owners: dict[int, str] = {}
+        self.read: set[int] = set()
         self.model = self._twin(model, units)
 
     def _twin(self, model: nn.Module, units: Sequence[Unit]) -> nn.Module:
@@ -80,6 +83,7 @@ class _Recorder:
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             self.recording.called.add(unit.path)
+            self._note_read((args, kwargs))
             if unit.shape in self.results:
                 return self.results[unit.shape]
             self.recording.calls[unit.shape] = (args, kwargs)
@@ -97,6 +101,9 @@ class _Recorder:
         finally:
             self.depth -= 1
 
+    def _note_read(self, tree: Any) -> None:
+        self.read.update(id(leaf) for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor))
+
     def _fake(self, tensor: torch.Tensor) -> torch.Tensor:
         if id(tensor) not in self.fakes:
             fake = self.symbols.tensor(tensor)
@@ -112,6 +119,7 @@ class _Recorder:
 
             def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
                 if not recorder.depth:
+                    recorder._note_read((args, kwargs or {}))
                     for value in pytree.tree_leaves((args, kwargs or {})):
                         owner = recorder.owners.get(id(value))
                         name = getattr(func, "__name__", str(func))
@@ -122,4 +130,8 @@ class _Recorder:
         # With gradients, so that the recorded calls say which of their tensors need one.
         fake_args, fake_kwargs = pytree.tree_map_only(torch.Tensor, self._fake, (args, dict(kwargs)))
         with torch.enable_grad(), self.symbols.mode, Outside():
-            self.model(*fake_args, **fake_kwargs)
+            self._note_read(self.model(*fake_args, **fake_kwargs))
+        for shape, result in self.results.items():
+            tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+            unread = frozenset(i for i, tensor in enumerate(tensors) if id(tensor) not in self.read)
+            self.recording.unread[shape] = unread

@@ -62,12 +62,15 @@ def call_site(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any
     tensors: list[torch.Tensor] = []
     handles: list[Any] = []
     leaves: list[Any] = []
-    key: list[Any] = [spec, module.training, torch.is_grad_enabled(), torch.is_autocast_enabled()]
+    state = next(module.parameters(recurse=True), None)
+    dtype = None if state is None else state.dtype
+    key: list[Any] = [spec, module.training, torch.is_grad_enabled(), torch.is_autocast_enabled(), dtype]
     for leaf in flat:
         if isinstance(leaf, torch.Tensor):
             leaves.append(Slot("tensor", len(tensors)))
             tensors.append(leaf)
-            key.append((leaf.dtype, leaf.device, tuple(size if size < 2 else None for size in leaf.shape)))
+            small = tuple(size if size < 2 else None for size in leaf.shape)
+            key.append((leaf.dtype, leaf.device, leaf.requires_grad, small))
         elif isinstance(leaf, (*CONSTANTS, Enum, type, Position)) or callable(leaf):
             leaves.append(leaf)
             key.append(leaf)

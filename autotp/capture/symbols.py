@@ -17,7 +17,8 @@ from ..errors import TraceError
 class Symbols:
     """The symbols of one trace, and the guards under which it is valid."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device | None = None) -> None:
+        self.device = device or torch.device("cpu")
         self.env = ShapeEnv()
         self.mode = FakeTensorMode(shape_env=self.env, allow_non_fake_inputs=True)
         self._names: dict[sympy.Symbol, tuple[int, int]] = {}
@@ -36,9 +37,9 @@ class Symbols:
     def tensor(self, like: torch.Tensor, dynamic: Collection[int] = ()) -> torch.Tensor:
         """A fake tensor like a given one: same dtype, device and order of strides, symbolic sizes in dynamic dims.
 
-        A meta tensor has no device yet; it counts as one on the CPU.
+        A meta tensor has no device of its own; it counts as one on the device of this trace.
         """
-        device = torch.device("cpu") if like.device.type == "meta" else like.device
+        device = self.device if like.device.type == "meta" else like.device
         sizes = [self.size(int(size)) if i in dynamic else int(size) for i, size in enumerate(like.shape)]
         order = _stride_order(like)
         with self.mode, torch.no_grad():

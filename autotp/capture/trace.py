@@ -8,7 +8,7 @@ whether they may receive one, and `meta["parameter"]` marks parameters.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -29,7 +29,11 @@ from .units import Unit
 
 @dataclass(frozen=True)
 class Traced:
-    """A captured call and the conditions under which it is valid for another one."""
+    """A captured call and the conditions under which it is valid for another one.
+
+    `shared` says that it holds for units of equal shape at any position; `unread` are the numbers of result tensors that
+    nobody is known to read.
+    """
 
     graph: torch.fx.Graph
     site: CallSite
@@ -39,6 +43,7 @@ class Traced:
     handle_guards: tuple[HandleGuard, ...]
     constants: Mapping[str, torch.Tensor]
     shared: bool
+    unread: frozenset[int] = frozenset()
 
     def valid_for(self, site: CallSite, positions: tuple[int, ...]) -> bool:
         """Returns if the graph computes this call, given that the keys are equal."""
@@ -50,13 +55,15 @@ class Traced:
         return pytree.tree_unflatten(filled, self.out_spec)
 
 
-def trace(module: nn.Module, unit: Unit, site: CallSite, varying: VaryingDims) -> Traced:
+def trace(
+    module: nn.Module, unit: Unit, site: CallSite, varying: VaryingDims, unread: frozenset[int] = frozenset()
+) -> Traced:
     """Capture one call of a unit. The module is left as it was, and no weight is read.
 
     Raises TraceError, with the reason, for what cannot be captured.
     """
     try:
-        return _Tracer(module, unit, site, varying).run()
+        return replace(_Tracer(module, unit, site, varying).run(), unread=unread)
     except TraceError:
         raise
     except Exception as error:
@@ -66,7 +73,8 @@ def trace(module: nn.Module, unit: Unit, site: CallSite, varying: VaryingDims) -
 
 class _Tracer:
     def __init__(self, module: nn.Module, unit: Unit, site: CallSite, varying: VaryingDims) -> None:
-        self.site, self.symbols = site, Symbols()
+        device = next((t.device for t in site.tensors if t.device.type != "meta"), None)
+        self.site, self.symbols = site, Symbols(device)
         self.handles = Handles(self.symbols)
         self.module = clone(module)
         self.positions: list[Position] = []

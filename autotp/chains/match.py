@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -64,8 +64,19 @@ def match_chains(graph: torch.fx.Graph, typing: Typing, rules: ChainRules) -> tu
         near = [(depth, match) for depth, match in (m for m in matches if isinstance(m, tuple))]
         if near:
             misses.append(max(near, key=lambda pair: pair[0])[1])
+    return proposals, _open_misses(proposals, misses)
+
+
+def _open_misses(proposals: list[Proposal], misses: list[NearMiss]) -> list[NearMiss]:
+    """Misses about parameters that no proposal covers, one for each: the one about the fewest parameters."""
     taken = {name for proposal in proposals for name in proposal.parameters}
-    return proposals, [miss for miss in misses if not taken.issuperset(miss.parameters)]
+    found: list[NearMiss] = []
+    for miss in sorted(misses, key=lambda miss: len(miss.parameters)):
+        left = tuple(name for name in miss.parameters if name not in taken)
+        if left:
+            found.append(replace(miss, parameters=left))
+            taken |= set(left)
+    return found
 
 
 def _candidates(graph: torch.fx.Graph, typing: Typing) -> Iterator[_Candidate]:
@@ -105,7 +116,7 @@ class _Match:
         if rule.end != OUTPUT and operator_name(site.target) not in self.rules.classes[rule.end]:
             return None
         starts = [node for node in self.nodes if self._is_start(node)]
-        if rule.start and not starts:
+        if rule.start and len(starts) < rule.starts:
             return None
         depth = 1
         passed = [operator_name(node.target) for node in self.nodes]

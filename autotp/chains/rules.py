@@ -21,6 +21,7 @@ class ChainRule:
     name: str
     end: str
     start: str = ""
+    starts: int = 1
     through: tuple[str, ...] = ()
     axes: int = 1
     reduces: bool = False

@@ -19,8 +19,7 @@ from typing import Any, TypeAlias
 import networkx as nx
 import torch
 
-from ..axes.layout import Cuts, Factor, factors_of, layout_of
-from ..axes.term import Sum, resolve
+from ..axes.layout import Cuts, Factor, factors_of, is_whole, layout_of, leaves, local_factors
 from .flow import Flow
 from .typed import TypedGraph, is_parameter
 
@@ -41,11 +40,13 @@ class Enter:
 
 
 @dataclass(frozen=True)
-class SegmentSum:
-    """A parameter of which only some segments are cut over `over`: the other segments' gradients are summed."""
+class PartSum:
+    """A parameter of which some positions along a dim are the same on the ranks along `over`: their gradient is summed."""
 
     node: torch.fx.Node
     over: frozenset[Factor]
+    dim: int
+    positions: tuple[int, ...]
 
 
 def place_enters(typed: TypedGraph, flow: Flow, price: Price) -> tuple[Enter, ...]:
@@ -69,19 +70,19 @@ def _enters(placed: Mapping[Version, Mapping[torch.fx.Node, frozenset[Factor]]])
             yield Enter(node, reduced, over, tuple(c for c, factors in consumers.items() if factors == over))
 
 
-def segment_sums(typed: TypedGraph, cuts: Cuts) -> tuple[SegmentSum, ...]:
-    """Parameters whose segments vary over different mesh factors."""
+def part_sums(typed: TypedGraph, cuts: Cuts) -> tuple[PartSum, ...]:
+    """Parameters whose parts vary over different mesh factors, as the q, k and v rows of a fused projection may."""
     found = []
     for node, fact in typed.facts.items():
-        if is_parameter(node):
-            over: frozenset[Factor] = frozenset()
-            for dim in fact.dims:
-                term = resolve(dim)
-                if isinstance(term, Sum):
-                    parts = [factors_of(layout_of(part, cuts)) for part in term.parts]
-                    over |= frozenset().union(*parts) - frozenset.intersection(*map(frozenset, parts))
-            if over:
-                found.append(SegmentSum(node, over))
+        for dim, term in enumerate(fact.dims if is_parameter(node) else ()):
+            layout = layout_of(term, cuts)
+            everything = factors_of(layout)
+            if is_whole(layout) or all(leaf.cut and set(leaf.cut.over) == everything for leaf in leaves(layout)):
+                continue
+            missing: dict[frozenset[Factor], list[int]] = {}
+            for position, over in enumerate(local_factors(layout)):
+                missing.setdefault(everything - over, []).append(position)
+            found += [PartSum(node, over, dim, tuple(where)) for over, where in missing.items() if over]
     return tuple(found)
 
 

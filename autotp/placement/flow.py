@@ -41,6 +41,7 @@ class Flow:
     zero: dict[torch.fx.Node, frozenset[Axis]] = field(default_factory=dict)
     uses: dict[tuple[torch.fx.Node, torch.fx.Node], Use] = field(default_factory=dict)
     gathers: dict[torch.fx.Node, frozenset[Axis]] = field(default_factory=dict)
+    deferred: dict[torch.fx.Node, frozenset[Axis]] = field(default_factory=dict)
     gradient: frozenset[torch.fx.Node] = frozenset()
 
     def use(self, consumer: torch.fx.Node, operand: torch.fx.Node) -> Use:
@@ -59,7 +60,7 @@ class Flow:
         return found
 
 
-def flow(typed: TypedGraph, cuts: Cuts) -> Flow:
+def flow(typed: TypedGraph, cuts: Cuts, unread: frozenset[int] = frozenset()) -> Flow:
     """Place every value of a graph under a choice of cuts.
 
     Raises UnsoundPlanError, naming node and operator, where padding would be summed as if it were data.
@@ -67,7 +68,7 @@ def flow(typed: TypedGraph, cuts: Cuts) -> Flow:
     state = Flow(cuts, gradient=needs_gradient(typed))
     for node in typed.graph.nodes:
         if node.op == "output":
-            _finish(typed, state, node)
+            _finish(typed, state, node, unread)
         elif node.op in ("placeholder", "get_attr"):
             if node in typed.facts:
                 state.held[node] = cut_in(typed.axes(node), cuts) if is_parameter(node) else frozenset()
@@ -140,15 +141,18 @@ def _is_zero(typed: TypedGraph, state: Flow, node: torch.fx.Node, axis: Axis) ->
     return any(all(zero(fact.operands[i]) for i in group) for group in fact.zeros)
 
 
-def _finish(typed: TypedGraph, state: Flow, output: torch.fx.Node) -> None:
-    """What leaves a unit is whole: partial sums are reduced, slices gathered."""
+def _finish(typed: TypedGraph, state: Flow, output: torch.fx.Node, unread: frozenset[int]) -> None:
+    """What leaves a unit is whole: partial sums are reduced, slices gathered, or left as they are where nobody reads."""
+    results = output.args[0]
+    assert isinstance(results, (list, tuple))
+    read = {node for number, node in enumerate(results) if number not in unread}
     for node in output.all_input_nodes:
         if node not in typed.facts:
             continue
         if state.partial[node]:
             _update(state, output, node, reduce=state.partial[node])
         if state.held[node]:
-            state.gathers[node] = state.held[node]
+            (state.gathers if node in read else state.deferred)[node] = state.held[node]
 
 
 def _update(

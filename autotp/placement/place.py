@@ -8,7 +8,7 @@ import torch
 
 from ..axes.facts import Typing
 from ..axes.layout import Cuts
-from .conjugate import Enter, Price, SegmentSum, place_enters, segment_sums
+from .conjugate import Enter, PartSum, Price, part_sums, place_enters
 from .flow import Flow, flow
 from .prepare import regroup_sums, split_biases
 from .typed import TypedGraph
@@ -22,20 +22,29 @@ class Placement:
     typed: TypedGraph
     flow: Flow
     enters: tuple[Enter, ...]
-    segments: tuple[SegmentSum, ...]
+    part_sums: tuple[PartSum, ...]
 
 
-def place(graph: torch.fx.Graph, typing: Typing, cuts: Cuts, price: Price, *, backward: bool = True) -> Placement:
+def place(
+    graph: torch.fx.Graph,
+    typing: Typing,
+    cuts: Cuts,
+    price: Price,
+    unread: frozenset[int] = frozenset(),
+    *,
+    backward: bool = True,
+) -> Placement:
     """Place a traced graph under a choice of cuts; the traced graph is not changed.
 
+    Results whose numbers are in `unread` leave the unit as slices, to be gathered if they are read after all.
     Raises UnsoundPlanError if a cut axis must be whole, PlacementError if the verifier finds a flaw.
     """
     typed = TypedGraph.copy_of(graph, typing)
     check_pins(typed, cuts)
     split_biases(typed, cuts)
-    first = flow(typed, cuts)
+    first = flow(typed, cuts, unread)
     regroup_sums(typed, frozenset(node for node, over in first.partial.items() if over))
-    placed = flow(typed, cuts)
+    placed = flow(typed, cuts, unread)
     verify(typed, placed)
     enters = place_enters(typed, placed, price) if backward else ()
-    return Placement(typed, placed, enters, segment_sums(typed, cuts) if backward else ())
+    return Placement(typed, placed, enters, part_sums(typed, cuts) if backward else ())

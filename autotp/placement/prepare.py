@@ -36,7 +36,7 @@ def _split(typed: TypedGraph, node: torch.fx.Node, bias: torch.fx.Node, target: 
     with typed.graph.inserting_after(node):
         total = typed.graph.call_function(aten.add.Tensor, (node, bias))
     total.meta = dict(node.meta)
-    node.replace_all_uses_with(total, delete_user_cb=lambda user: user is not total)
+    typed.replace_uses(node, total)
     node.target, node.args, node.kwargs = target, operands, {}  # type: ignore[assignment]
     product = tuple(operand for operand in fact.operands if operand is not bias)
     typed.facts[node] = replace(
@@ -100,6 +100,6 @@ def _rebuild(typed: TypedGraph, root: torch.fx.Node, sums: list[torch.fx.Node], 
         return total
 
     final = chain([chain(sums), *rest])
-    root.replace_all_uses_with(final)
+    typed.replace_uses(root, final)
     typed.graph.eliminate_dead_code()
     typed.facts = {node: fact for node, fact in typed.facts.items() if not node._erased}

@@ -30,8 +30,15 @@ class TypedGraph:
         }
         return cls(copied, facts)
 
-    def dims_of(self, node: torch.fx.Node) -> tuple[object, ...]:
-        return self.facts[node].dims
+    def replace_uses(self, node: torch.fx.Node, value: torch.fx.Node) -> None:
+        """Let everything that reads a node read another value instead, that value itself excepted."""
+        users = [user for user in node.users if user is not value]
+        for user in users:
+            user.replace_input_with(node, value)
+            if user in self.facts:
+                fact = self.facts[user]
+                operands = tuple(value if operand is node else operand for operand in fact.operands)
+                self.facts[user] = replace(fact, operands=operands)
 
     def axes(self, node: torch.fx.Node) -> set[Axis]:
         """Every axis in the result(s) of a node."""

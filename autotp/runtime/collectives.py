@@ -22,21 +22,18 @@ class _Enter(torch.autograd.Function):
         return ctx.ranks.all_reduce(gradient, ctx.factors, "backward", ctx.of), None, None, None
 
 
-class _EnterSegments(torch.autograd.Function):
+class _EnterPart(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, value, ranks, factors, dim, segments):  # type: ignore[no-untyped-def]
-        ctx.ranks, ctx.factors, ctx.dim, ctx.segments = ranks, factors, dim, segments
+    def forward(ctx, value, ranks, factors, dim, positions):  # type: ignore[no-untyped-def]
+        ctx.ranks, ctx.factors, ctx.dim, ctx.positions = ranks, factors, dim, positions
         return value.view_as(value)
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
-        pieces = [gradient.narrow(ctx.dim, start, length) for start, length in ctx.segments]
-        summed = ctx.ranks.all_reduce(torch.cat(pieces, ctx.dim), ctx.factors, "backward", "parameter")
-        gradient, offset = gradient.clone(), 0
-        for start, length in ctx.segments:
-            gradient.narrow(ctx.dim, start, length).copy_(summed.narrow(ctx.dim, offset, length))
-            offset += length
-        return gradient, None, None, None, None
+        positions = ctx.positions.to(gradient.device)
+        part = gradient.index_select(ctx.dim, positions)
+        summed = ctx.ranks.all_reduce(part, ctx.factors, "backward", "parameter")
+        return gradient.index_copy(ctx.dim, positions, summed), None, None, None, None
 
 
 class _Reduce(torch.autograd.Function):
@@ -69,13 +66,13 @@ def enter(value: torch.Tensor, ranks: Ranks, factors: Factors, of: str = "activa
     return _Enter.apply(value, ranks, factors, of)  # type: ignore[no-untyped-call, no-any-return]
 
 
-def enter_segments(
-    value: torch.Tensor, ranks: Ranks, factors: Factors, dim: int, segments: Sequence[tuple[int, int]]
+def enter_part(
+    value: torch.Tensor, ranks: Ranks, factors: Factors, dim: int, positions: torch.Tensor
 ) -> torch.Tensor:
-    """Like enter, for the (start, length) segments of one dim only."""
+    """Like enter for a parameter, at some positions of one dim only."""
     if not (value.requires_grad and torch.is_grad_enabled()):
         return value
-    return _EnterSegments.apply(value, ranks, factors, dim, segments)  # type: ignore[no-untyped-call, no-any-return]
+    return _EnterPart.apply(value, ranks, factors, dim, positions)  # type: ignore[no-untyped-call, no-any-return]
 
 
 def reduce(value: torch.Tensor, ranks: Ranks, factors: Factors) -> torch.Tensor:
@@ -93,14 +90,17 @@ def slice_to_rank(value: torch.Tensor, ranks: Ranks, layouts: Sequence[Layout | 
     return take(value, layouts, ranks.rank)
 
 
-def lookup(weight: torch.Tensor, indices: torch.Tensor, ranks: Ranks, layout: Layout) -> torch.Tensor:
+def lookup(
+    weight: torch.Tensor, indices: torch.Tensor, ranks: Ranks, layout: Layout, padding_row: int = -1
+) -> torch.Tensor:
     """Rows of a table of which this rank holds some; rows it does not hold are zero, so the sum over ranks is whole.
 
-    The rows are consecutive: the layout is a single axis.
+    The rows are consecutive: the layout is a single axis. `padding_row` gets no gradient, as in `F.embedding`.
     """
     rows = layout.local_size
     first = ranks.coordinate(layout.cut.over) * rows  # type: ignore[union-attr]
     local = indices - first
     here = (local >= 0) & (local < rows)
-    found = torch.nn.functional.embedding(local.clamp(0, rows - 1), weight)
+    silent = padding_row - first if padding_row >= first and padding_row < first + rows else None
+    found = torch.nn.functional.embedding(local.clamp(0, rows - 1), weight, padding_idx=silent)
     return found * here.unsqueeze(-1).to(found.dtype)

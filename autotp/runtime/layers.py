@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from ..axes.layout import Layout, is_padded
+from ..axes.layout import Layout, is_padded, ordered
 from .collectives import gather, lookup, reduce
-from .ranks import Ranks, ordered
+from .ranks import Ranks
 from .slices import keep_padding_zero
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 
-from ..axes.layout import Factor, Factors, coordinate, parts_of, peers
+from ..axes.layout import Factors, coordinate, parts_of, peers
 from ..errors import UsageError
 
 
@@ -118,14 +118,3 @@ class ProcessRanks(Ranks):
         value = value.reshape(1, *value.shape)
         joined = torch.ops._c10d_functional.all_gather_into_tensor(value, parts, name)
         return list(torch.ops._c10d_functional.wait_tensor(joined).unbind(0))
-
-
-def ordered(factors: frozenset[Factor]) -> Factors:
-    """Mesh factors as a tuple, the largest stride first."""
-    return tuple(sorted(factors, key=lambda factor: -factor.stride))
-
-
-def whole(size: int) -> Factors:
-    """All ranks as one mesh factor."""
-    return (Factor(size, 1),) if size > 1 else ()
-

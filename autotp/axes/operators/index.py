@@ -13,6 +13,8 @@ def embedding(call: Call) -> Fact:
     """A lookup sums over the rows with a one-hot index: cut rows leave a partial sum on every rank."""
     rows, width = call.dims(call.get("weight"))
     indices = call.dims(call.get("indices"))
+    if call.get("scale_grad_by_freq") or call.get("sparse"):
+        call.pin([rows], "its gradient counts the rows")
     return call.fact((*indices, width), contracts=[rows], zeros=[[0]], looks_up=True)
 
 

@@ -1,0 +1,1 @@
+"""Weights out of a parallel model and back into one."""

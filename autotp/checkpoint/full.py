@@ -1,0 +1,60 @@
+"""Whole tensors of a parallel model: every rank's part put together in the original layout."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from ..axes.layout import Factor, Layout
+from ..errors import UsageError
+from ..rewrite.apply import ATTRIBUTE, Parallel
+from ..runtime.ranks import Ranks
+from ..runtime.slices import indices
+
+
+def state_of(model: nn.Module) -> Parallel:
+    """What a parallelized model knows of itself. Raises UsageError for a dense one."""
+    state: Parallel | None = model.__dict__.get(ATTRIBUTE)
+    if state is None:
+        raise UsageError("the model is not parallel; call autotp.parallelize(model) first")
+    return state
+
+
+def full_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
+    """`{name: whole tensor}` in the original layout, on every rank; all ranks must call it."""
+    state = state_of(model)
+    return {
+        name: whole(tensor.detach(), state.layouts[name], state.ranks) if name in state.layouts else tensor
+        for name, tensor in model.state_dict(keep_vars=True).items()
+    }
+
+
+def full_gradients(model: nn.Module) -> dict[str, torch.Tensor | None]:
+    """The same for the gradients of all parameters; None where there is none."""
+    state = state_of(model)
+    result: dict[str, torch.Tensor | None] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        gradient = parameter.grad
+        cut = gradient is not None and name in state.layouts
+        result[name] = whole(gradient, state.layouts[name], state.ranks) if cut and gradient is not None else gradient
+    return result
+
+
+def whole(local: torch.Tensor, layouts: tuple[Layout, ...], ranks: Ranks) -> torch.Tensor:
+    """The whole tensor of which every rank holds a part, without padding."""
+    parts = ranks.all_gather(local, (Factor(ranks.size, 1),), "checkpoint")
+    result = local.new_zeros([layout.size for layout in layouts])
+    for rank, part in enumerate(parts):
+        pairs = [indices(layout, rank) for layout in layouts]
+        grid = _grid([place for _, place in pairs])
+        result[grid] = part[_grid([position for position, _ in pairs])]
+    return result
+
+
+def _grid(positions: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Index tensors that select the product of the positions in every dim."""
+    return tuple(
+        position.reshape([-1 if i == dim else 1 for i in range(len(positions))])
+        for dim, position in enumerate(positions)
+    )
+

@@ -1,0 +1,1 @@
+"""What is specific to transformers, and nothing else is."""

@@ -1,0 +1,106 @@
+"""Models and example inputs from what a user names: a model, a configuration, a folder, a file or a type name."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
+from transformers.models.auto import modeling_auto
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from ..errors import UsageError, nearest
+
+# Two sizes of batch and sequence: what differs between the two runs varies, everything else is a constant.
+EXAMPLE_SIZES = ((3, 13), (5, 17))
+
+_HEADS = (
+    modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING,
+    modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+    modeling_auto.MODEL_FOR_MASKED_LM_MAPPING,
+    modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING,
+)
+
+
+def config_of(source: str | Path) -> PretrainedConfig:
+    """The configuration of a folder, a config.json, a model id in the local cache, or a type name such as `gpt2`.
+
+    Raises UsageError naming what was tried.
+    """
+    path = Path(source)
+    if path.is_dir():
+        path = path / "config.json"
+    if path.is_file():
+        return _config_from_file(path)
+    name = str(source)
+    if name in CONFIG_MAPPING:
+        return AutoConfig.for_model(name)
+    if "/" in name:
+        try:
+            return AutoConfig.from_pretrained(name)
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{name!r} is no folder, and no model of that id can be read: {error}") from error
+    raise UsageError(f"{name!r} is no folder, no config.json and no model type{nearest(name, CONFIG_MAPPING.keys())}")
+
+
+def _config_from_file(path: Path) -> PretrainedConfig:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise UsageError(f"cannot read {path}: {error}") from error
+    kind = data.get("model_type")
+    if kind not in CONFIG_MAPPING:
+        raise UsageError(f"{path} has the model_type {kind!r}{nearest(str(kind), CONFIG_MAPPING.keys())}")
+    return CONFIG_MAPPING[kind].from_dict(data)
+
+
+def model_class(config: PretrainedConfig) -> type[PreTrainedModel]:
+    """The class a configuration names, else the first head its type has (causal, sequence-to-sequence, masked, image)."""
+    for name in getattr(config, "architectures", None) or ():
+        if hasattr(transformers, name):
+            return getattr(transformers, name)  # type: ignore[no-any-return]
+    for mapping in _HEADS:
+        if type(config) in mapping:
+            found = mapping[type(config)]
+            return found[0] if isinstance(found, tuple) else found
+    return AutoModel._model_mapping[type(config)]  # type: ignore[attr-defined, no-any-return]
+
+
+def build_model(config: PretrainedConfig, *, meta: bool = True, dtype: torch.dtype | None = None) -> PreTrainedModel:
+    """A model of a configuration in eval mode: without weights on the meta device, or with random ones."""
+    with torch.device("meta" if meta else "cpu"):
+        model = model_class(config)(config)
+    return (model if dtype is None else model.to(dtype)).eval()
+
+
+def is_transformers_model(model: object) -> bool:
+    """Returns if a module is a transformers model, whose inputs are known."""
+    return isinstance(model, PreTrainedModel)
+
+
+def example_inputs(model: nn.Module, batch: int, sequence: int) -> dict[str, Any]:
+    """Keyword arguments for one forward of a transformers model; tensors are on the meta device.
+
+    Raises UsageError for a model whose main input is not known here.
+    """
+    config, name = model.config, model.main_input_name
+    if name == "input_ids":
+        inputs: dict[str, Any] = {"input_ids": torch.zeros(batch, sequence, dtype=torch.long, device="meta")}
+        if config.is_encoder_decoder:
+            inputs["decoder_input_ids"] = torch.zeros(batch, sequence + 2, dtype=torch.long, device="meta")
+        if _takes_cache(model):
+            inputs["use_cache"] = False
+        return inputs
+    if name == "pixel_values":
+        size = config.image_size if isinstance(config.image_size, (list, tuple)) else (config.image_size,) * 2
+        return {"pixel_values": torch.zeros(batch, getattr(config, "num_channels", 3), *size, device="meta")}
+    raise UsageError(f"no example inputs are known for the input {name!r}; give them as example=(args, kwargs)")
+
+
+def _takes_cache(model: nn.Module) -> bool:
+    return "use_cache" in inspect.signature(model.forward).parameters

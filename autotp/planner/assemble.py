@@ -1,0 +1,89 @@
+"""Writing down a choice: from cuts and placement to the plan's records."""
+
+from __future__ import annotations
+
+import torch
+
+from ..axes.layout import Cuts, Layout, is_padded, is_whole, layout_of, leaves, parts_of
+from ..axes.term import axes_of, axes_of_dims
+from ..chains.match import Proposal
+from .choose import Choice, UnitProblem
+from .plan import CollectivePlan, ParameterPlan, UnitPlan
+from .weigh import Weigher
+
+
+def unit_plan(instances: tuple[str, ...], problem: UnitProblem, choice: Choice, weigher: Weigher) -> UnitPlan:
+    """The plan of all units of one structure."""
+    nodes = {str(node.target): node for node in problem.graph.nodes if node.op == "get_attr" and node.meta.get("parameter")}
+    collectives = tuple(
+        CollectivePlan(
+            kind=c.kind,
+            phase=c.phase,
+            of=c.of,
+            node=c.node,
+            ranks=parts_of(c.over),
+            over=tuple(map(str, c.over)),
+            elements=str(c.elements).replace("**", "^").replace("*", "·"),
+            wire_bytes=c.bytes,
+            seconds=c.seconds,
+        )
+        for c in weigher.collectives(choice.placement)
+    )
+    parameters = tuple(_parameter(name, node, problem, choice.cuts) for name, node in nodes.items())
+    return UnitPlan(instances, parameters, collectives, _not_cut(problem, choice))
+
+
+def _not_cut(problem: UnitProblem, choice: Choice) -> tuple[str, ...]:
+    left = [p for p in problem.proposals if not any(axis in choice.cuts for axis in p.axes)]
+    reasons = [f"{', '.join(p.parameters)}: rule {p.rule.name}: cutting it would save no memory" for p in left]
+    return tuple(dict.fromkeys([*map(str, problem.misses), *choice.refused, *reasons]))
+
+
+def _parameter(name: str, node: torch.fx.Node, problem: UnitProblem, cuts: Cuts) -> ParameterPlan:
+    dims = problem.typing.dims(node)
+    layouts = tuple(layout_of(term, cuts) for term in dims)
+    proposal = _proposal(problem, dims, cuts)
+    return ParameterPlan(
+        name=name,
+        shape=tuple(int(size) for size in node.meta["val"].shape),
+        placement=_placement(problem, node, layouts),
+        layouts=tuple(map(str, layouts)),
+        local_shape=tuple(layout.local_size for layout in layouts),
+        rule=proposal.rule.name if proposal else "",
+        reason=_reason(problem, name, node, layouts, proposal),
+    )
+
+
+def _proposal(problem: UnitProblem, dims: tuple[object, ...], cuts: Cuts) -> Proposal | None:
+    axes = {axis for axis in axes_of_dims(dims) if axis in cuts}  # type: ignore[arg-type]
+    return next((p for p in problem.proposals if axes & set(p.axes)), None)
+
+
+def _placement(problem: UnitProblem, node: torch.fx.Node, layouts: tuple[Layout, ...]) -> str:
+    """column, row, vocabulary or replicated, as in Megatron-LM."""
+    if all(map(is_whole, layouts)):
+        return "replicated"
+    for user in node.users:
+        fact = problem.typing.facts.get(user)
+        contracted = {axis for term in (fact.contracts if fact else ()) for axis in axes_of(term)}
+        cut = [i for i, layout in enumerate(layouts) if not is_whole(layout)]
+        if fact and any(set(axes_of(problem.typing.dims(node)[i])) & contracted for i in cut):
+            return "vocabulary" if fact.looks_up else "row"
+    return "column"
+
+
+def _reason(
+    problem: UnitProblem, name: str, node: torch.fx.Node, layouts: tuple[Layout, ...], proposal: Proposal | None
+) -> str:
+    if proposal is None:
+        near = next((miss for miss in problem.misses if name in miss.parameters), None)
+        if near is not None:
+            return f"rule {near.rule}, step {near.step}: {near.reason}"
+        return "no chain rule cuts it" if len(layouts) > 1 else "it has no cut dimension"
+    ranks = max(parts_of(leaf.cut.over) for layout in layouts for leaf in leaves(layout) if leaf.cut)
+    words = [f"cut in {ranks} along the dimension that ends at {proposal.site}"]
+    if any(map(is_padded, layouts)):
+        words.append("padded with zeros to divide")
+    return ", ".join(words)
+
+

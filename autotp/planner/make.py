@@ -1,0 +1,143 @@
+"""Making a plan: choose every unit's cuts, keep tied parameters alike, write it down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from torch import nn
+
+from ..axes.layout import is_whole, layout_of, local_indices
+from ..chains.match import NearMiss, Proposal
+from ..errors import UsageError
+from .assemble import unit_plan
+from .choose import Choice, UnitProblem, choose
+from .cost import DEFAULT_HARDWARE, Workload, hardware
+from .plan import VERSION, OutsidePlan, Plan, UnitPlan
+from .survey import Survey, fingerprint_of, parameter_owners
+from .weigh import Weigher
+
+
+def make_plan(
+    model: nn.Module, found: Survey, tp: int, machine: str = DEFAULT_HARDWARE, workload: Workload | None = None
+) -> Plan:
+    """The best plan of a surveyed model. Raises UsageError for a size below one."""
+    if not isinstance(tp, int) or tp < 1:
+        raise UsageError(f"tp must be a whole number of at least 1, not {tp!r}")
+    workload = workload or Workload()
+    problems = _without_small_tables(found.problems)
+    weighers = {s: Weigher(p.graph, hardware(machine), workload) for s, p in problems.items()}
+    tied = [names for names in parameter_owners(model).values() if len(names) > 1]
+    choices = _choose_tied(found, problems, weighers, tp, tied)
+    units = tuple(_unit_plans(found, problems, choices, weighers))
+    return Plan(
+        version=VERSION,
+        model=type(model).__name__,
+        fingerprint=fingerprint_of(model),
+        tp=tp,
+        hardware=machine,
+        tokens=workload.tokens,
+        element_bytes=workload.element_bytes,
+        units=units,
+        outside=tuple(_outside(model, found, units)),
+        tied=tuple(map(tuple, tied)),
+    )
+
+
+def _without_small_tables(problems: Mapping[int, UnitProblem]) -> dict[int, UnitProblem]:
+    """Drop proposals whose rule asks for a share of the largest table and whose table is smaller."""
+    rows: dict[str, int] = {}
+    for problem in problems.values():
+        for proposal in problem.proposals:
+            rows[proposal.rule.name] = max(rows.get(proposal.rule.name, 0), _size(proposal))
+    return {shape: _filtered(problem, rows) for shape, problem in problems.items()}
+
+
+def _size(proposal: Proposal) -> int:
+    return max(axis.size for axis in proposal.axes)
+
+
+def _filtered(problem: UnitProblem, largest: Mapping[str, int]) -> UnitProblem:
+    small = [p for p in problem.proposals if _size(p) < p.rule.share * largest[p.rule.name]]
+    misses = tuple(
+        NearMiss(p.rule.name, p.rule.end, p.site, p.parameters, "a small table, not worth a collective") for p in small
+    )
+    kept = tuple(p for p in problem.proposals if p not in small)
+    return replace(problem, proposals=kept, misses=problem.misses + misses)
+
+
+def _choose_tied(
+    found: Survey,
+    problems: Mapping[int, UnitProblem],
+    weighers: Mapping[int, Weigher],
+    tp: int,
+    tied: Iterable[list[str]],
+) -> dict[int, Choice]:
+    """Choose each unit by itself; where a tied parameter would be cut in two ways, neither unit may cut it."""
+    problems = dict(problems)
+    choices = {shape: choose(problem, tp, weighers[shape]) for shape, problem in problems.items()}
+    for names in tied:
+        places = [place for name in names if (place := _place_of(found, problems, name)) is not None]
+        held = {_held(problems[shape], choices[shape], name, tp) for shape, name in places}
+        if len(held) > 1 or (len(places) < len(names) and any(held)):
+            for shape, name in places:
+                problems[shape] = _forbid(problems[shape], name)
+                choices[shape] = choose(problems[shape], tp, weighers[shape])
+    return choices
+
+
+def _place_of(found: Survey, problems: Mapping[int, UnitProblem], name: str) -> tuple[int, str] | None:
+    """The unit shape that reads a parameter, and the parameter's name in it."""
+    for unit in found.units:
+        prefix = unit.path + "." if unit.path else ""
+        if name.startswith(prefix) and unit.shape in problems:
+            inner = name.removeprefix(prefix)
+            if inner in problems[unit.shape].parameters():
+                return unit.shape, inner
+    return None
+
+
+def _held(problem: UnitProblem, choice: Choice, name: str, tp: int) -> tuple[object, ...]:
+    """What every rank holds of a parameter; empty if everything."""
+    layouts = [layout_of(term, choice.cuts) for term in problem.parameters()[name]]
+    if all(map(is_whole, layouts)):
+        return ()
+    return tuple(tuple(map(tuple, (local_indices(layout, rank) for layout in layouts))) for rank in range(tp))
+
+
+def _forbid(problem: UnitProblem, name: str) -> UnitProblem:
+    out = [p for p in problem.proposals if name in p.parameters]
+    reason = "it is tied to a parameter that cannot be cut the same way"
+    misses = tuple(NearMiss(p.rule.name, p.rule.end, p.site, p.parameters, reason) for p in out)
+    kept = tuple(p for p in problem.proposals if p not in out)
+    return replace(problem, proposals=kept, misses=problem.misses + misses)
+
+
+def _unit_plans(
+    found: Survey,
+    problems: Mapping[int, UnitProblem],
+    choices: Mapping[int, Choice],
+    weighers: Mapping[int, Weigher],
+) -> Iterable[UnitPlan]:
+    for shape, problem in problems.items():
+        instances = tuple(unit.path for unit in found.units if unit.shape == shape and unit.path not in found.failures)
+        if instances:
+            yield unit_plan(instances, problem, choices[shape], weighers[shape])
+
+
+def _outside(model: nn.Module, found: Survey, units: tuple[UnitPlan, ...]) -> Iterable[OutsidePlan]:
+    """Parameters of no unit plan, and why each is left whole."""
+    planned = {
+        f"{path}.{p.name}" if path else p.name for unit in units for path in unit.instances for p in unit.parameters
+    }
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if name not in planned:
+            yield OutsidePlan(name, tuple(parameter.shape), _why_outside(name, found))
+
+
+def _why_outside(name: str, found: Survey) -> str:
+    owners = [path for path in found.failures if name.startswith(path + ".") or not path]
+    if owners:
+        return found.failures[max(owners, key=len)]
+    inside = any(name.startswith(unit.path + ".") for unit in found.units)
+    return "its unit does not read it" if inside else "it belongs to no unit: there is no matrix beside it"

@@ -1,0 +1,136 @@
+"""Surveying a model: find its units, record how they are called, trace each structure once, propose chains."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from torch import nn
+
+from ..axes.infer import infer
+from ..axes.rules import operator_rules
+from ..axes.term import Pin, pin
+from ..capture.record import Recording, record
+from ..capture.signature import VaryingDims, call_site
+from ..capture.trace import Traced, trace
+from ..capture.units import Unit, find_units
+from ..chains.match import match_chains
+from ..chains.rules import chain_rules
+from ..errors import TraceError
+from .choose import UnitProblem
+
+Example: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+@dataclass
+class Survey:
+    """What is known of a model before a tensor-parallel size is chosen. Shapes that failed have a reason instead."""
+
+    units: tuple[Unit, ...]
+    traced: dict[int, Traced] = field(default_factory=dict)
+    problems: dict[int, UnitProblem] = field(default_factory=dict)
+    varying: dict[int, VaryingDims] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=lambda: {"capture": 0.0, "inference": 0.0})
+
+
+def survey(model: nn.Module, examples: Sequence[Example], rules: tuple[Path, ...] = ()) -> Survey:
+    """Trace every unit structure of a model as the examples (two calls of different sizes) call it.
+
+    A unit that cannot be traced is tried by its children; what cannot be traced at all gets a reason, never an error.
+    """
+    failures: dict[str, str] = {}
+    split: frozenset[str] = frozenset()
+    while True:
+        found = _Surveyor(model, find_units(model, split), examples, rules)
+        failed = found.run()
+        failures |= failed
+        again = {path for path in failed if path not in split and _has_parts(model, path)}
+        if not again:
+            found.result.failures |= failures
+            return found.result
+        split |= again
+
+
+def _has_parts(model: nn.Module, path: str) -> bool:
+    return any(True for _ in model.get_submodule(path).children())
+
+
+class _Surveyor:
+    def __init__(
+        self, model: nn.Module, units: tuple[Unit, ...], examples: Sequence[Example], rules: tuple[Path, ...]
+    ) -> None:
+        self.model, self.examples = model, examples
+        self.result = Survey(units)
+        self.operator_rules, self.chain_rules = operator_rules(rules), chain_rules(rules)
+
+    @contextmanager
+    def _timed(self, stage: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.result.seconds[stage] += time.perf_counter() - start
+
+    def run(self) -> dict[str, str]:
+        """Survey all units; returns the paths that failed, with reasons."""
+        units = self.result.units
+        with self._timed("capture"):
+            try:
+                recordings = [record(self.model, units, *example) for example in self.examples]
+            except TraceError as error:
+                return {unit.path: str(error) for unit in units}
+        failed: dict[str, str] = {}
+        done: set[int] = set()
+        for unit in units:
+            if unit.shape in done or unit.shape not in recordings[0].calls:
+                continue
+            done.add(unit.shape)
+            try:
+                self._trace(unit, recordings)
+            except TraceError as error:
+                failed |= {other.path: str(error) for other in units if other.shape == unit.shape}
+        for unit in units:
+            if unit.path not in recordings[0].called:
+                self.result.failures[unit.path] = "the example inputs never call it"
+        return failed
+
+    def _trace(self, unit: Unit, recordings: Sequence[Recording]) -> None:
+        module, varying = unit.module(self.model), VaryingDims()
+        with self._timed("capture"):
+            sites = [call_site(module, *r.calls[unit.shape]) for r in recordings if unit.shape in r.calls]
+            for site in sites:
+                varying.observe(site)
+            traced = trace(module, unit, sites[0], varying, recordings[0].unread[unit.shape])
+        with self._timed("inference"):
+            problem = self._problem(unit, traced, recordings[0].used_outside)
+        self.result.traced[unit.shape] = traced
+        self.result.problems[unit.shape] = problem
+        self.result.varying[unit.shape] = varying
+
+    def _problem(self, unit: Unit, traced: Traced, used_outside: Mapping[str, str]) -> UnitProblem:
+        typing = infer(traced.graph, self.operator_rules)
+        for node in traced.graph.nodes:
+            operator = used_outside.get(f"{unit.path}.{node.target}" if unit.path else str(node.target))
+            if node.op == "get_attr" and operator is not None:
+                for term in typing.dims(node):
+                    pin(term, Pin(node.name, operator, "the model uses this parameter outside of its module"))
+        proposals, misses = match_chains(traced.graph, typing, self.chain_rules)
+        return UnitProblem(traced.graph, typing, tuple(proposals), tuple(misses), traced.unread)
+
+
+def parameter_owners(model: nn.Module) -> dict[int, list[str]]:
+    """All names of every parameter, by identity; a tied one has several."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return names
+
+
+def fingerprint_of(model: nn.Module) -> str:
+    """A hash of all parameter names and shapes: a plan fits exactly the models with its fingerprint."""
+    text = "\n".join(f"{n} {tuple(p.shape)}" for n, p in model.named_parameters(remove_duplicate=False))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,91 @@
+"""What a placement costs: every collective with its size, its bytes on the wire and its time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import sympy
+import torch
+
+from ..axes.layout import Cuts, Factor, layout_of, ordered, parts_of
+from ..axes.term import Axis, Term
+from ..placement.flow import Flow
+from ..placement.place import Placement
+from ..placement.typed import factors_in, is_parameter
+from .cost import Hardware, Sizing, Workload, wire_bytes
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One collective of a placement. `elements` are those of the whole value that is summed or gathered."""
+
+    kind: str
+    phase: str
+    of: str
+    node: str
+    over: tuple[Factor, ...]
+    elements: sympy.Expr
+    bytes: float
+    seconds: float
+
+
+class Weigher:
+    """Prices collectives of one unit on one kind of hardware at one workload."""
+
+    def __init__(self, graph: torch.fx.Graph, machine: Hardware, workload: Workload) -> None:
+        self.machine, self.workload, self.sizing = machine, workload, Sizing(graph, workload)
+
+    def price(self, node: torch.fx.Node, ranks: int) -> float:
+        """Seconds of an all-reduce of a node's whole value."""
+        return self._seconds("all_reduce", self.sizing.elements(node.meta["val"]), ranks)
+
+    def _seconds(self, kind: str, elements: sympy.Expr, ranks: int) -> float:
+        return self.machine.seconds(kind, self.sizing.number(elements) * self.workload.element_bytes, ranks)
+
+    def seconds(self, placement: Placement) -> float:
+        """Time of all collectives of one step of a unit."""
+        return sum(collective.seconds for collective in self.collectives(placement))
+
+    def collectives(self, placement: Placement) -> Iterator[Collective]:
+        """Every collective of one forward and backward of a unit."""
+        flow, facts = placement.flow, placement.typed.facts
+        for node, over in flow.reduces().items():
+            yield self._one("all_reduce", "forward", "activation", node, over, self._local(flow, node, facts[node].dims))
+        for node, axes in flow.gathers.items():
+            over = factors_in(axes, flow.cuts)
+            yield self._one("all_gather", "forward", "activation", node, over, self._gathered(flow, node, facts[node].dims))
+        for enter in placement.enters:
+            of = "parameter" if is_parameter(enter.node) else "activation"
+            local = self._local(flow, enter.node, facts[enter.node].dims)
+            yield self._one("all_reduce", "backward", of, enter.node, enter.over, local)
+        for part in placement.part_sums:
+            local = self._local(flow, part.node, facts[part.node].dims)
+            share = layout_of(facts[part.node].dims[part.dim], flow.cuts).local_size
+            elements = local * sympy.Rational(len(part.positions), share)
+            yield self._one("all_reduce", "backward", "parameter", part.node, part.over, elements)
+
+    def _one(
+        self, kind: str, phase: str, of: str, node: torch.fx.Node, over: frozenset[Factor], elements: sympy.Expr
+    ) -> Collective:
+        factors = ordered(over)
+        ranks = parts_of(factors)
+        size = wire_bytes(kind, self.sizing.number(elements) * self.workload.element_bytes, ranks)
+        return Collective(kind, phase, of, node.name, factors, elements, size, self._seconds(kind, elements, ranks))
+
+    def _local(self, flow: Flow, node: torch.fx.Node, dims: tuple[Term, ...]) -> sympy.Expr:
+        """Elements of a value on one rank."""
+        return self._scaled(node, dims, {axis: flow.cuts[axis] for axis in flow.held[node]})
+
+    def _gathered(self, flow: Flow, node: torch.fx.Node, dims: tuple[Term, ...]) -> sympy.Expr:
+        """Elements of a value that is put together from all ranks' slices, padding included."""
+        cuts: dict[Axis, object] = {axis: flow.cuts[axis] for axis in flow.gathers[node]}
+        return self._local(flow, node, dims) * math.prod(parts_of(flow.cuts[axis].over) for axis in cuts)
+
+    def _scaled(self, node: torch.fx.Node, dims: tuple[Term, ...], cuts: Cuts) -> sympy.Expr:
+        elements = self.sizing.elements(node.meta["val"])
+        for term in dims:
+            layout = layout_of(term, cuts)
+            elements = elements * sympy.Rational(layout.local_size, layout.size)
+        return elements

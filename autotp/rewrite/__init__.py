@@ -1,0 +1,1 @@
+"""The passes that turn a placed graph into the program one rank runs."""

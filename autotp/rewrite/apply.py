@@ -1,0 +1,165 @@
+"""Applying a plan to a model on one rank: cut the parameters, swap the layers, replace the units' forwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..axes.layout import Layout
+from ..capture.signature import VaryingDims
+from ..capture.units import Unit, find_units
+from ..errors import PlanError
+from ..planner.cost import Workload, hardware
+from ..planner.plan import ParameterPlan, Plan, UnitPlan
+from ..planner.survey import Survey, fingerprint_of
+from ..planner.weigh import Weigher
+from ..runtime.layers import ColumnParallelLinear, ParallelLayer, RowParallelLinear, VocabParallelEmbedding, VocabParallelHead
+from ..runtime.ranks import Ranks
+from ..runtime.slices import take
+from .unit import Compiler, UnitForward, skeleton
+
+
+@dataclass
+class Parallel:
+    """What a parallelized model knows of itself, kept on the model."""
+
+    plan: Plan
+    ranks: Ranks
+    layouts: dict[str, tuple[Layout, ...]] = field(default_factory=dict)
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+ATTRIBUTE = "_autotp"
+
+
+def make_compilers(plan: Plan, found: Survey | None, rules: tuple[Path, ...] = ()) -> dict[UnitPlan, Compiler]:
+    """One compiler for every unit plan; ranks simulated in one process share them."""
+    weigher = _Prices(plan)
+    compilers = {}
+    for unit in plan.units:
+        shape = None if found is None else next((u.shape for u in found.units if u.path in unit.instances), None)
+        varying = found.varying[shape] if found is not None and shape in found.varying else VaryingDims()
+        unread = found.traced[shape].unread if found is not None and shape in found.traced else frozenset()
+        compilers[unit] = Compiler(unit.layouts(), weigher, varying, unread, rules)
+    return compilers
+
+
+class _Prices:
+    """Prices of all-reduces on the plan's hardware at its workload, for any graph."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.machine, self.workload = hardware(plan.hardware), Workload(plan.tokens, plan.element_bytes)
+        self._weighers: dict[torch.fx.Graph, Weigher] = {}
+
+    def __call__(self, node: torch.fx.Node, ranks: int) -> float:
+        if node.graph not in self._weighers:
+            self._weighers = {node.graph: Weigher(node.graph, self.machine, self.workload)}
+        return self._weighers[node.graph].price(node, ranks)
+
+
+def apply_plan(model: nn.Module, plan: Plan, ranks: Ranks, compilers: Mapping[UnitPlan, Compiler]) -> nn.Module:
+    """Make a dense model one rank's part of a parallel one, in place.
+
+    Raises PlanError, before anything is changed, if the plan is for another model or another number of ranks.
+    """
+    check_plan(model, plan, ranks.size)
+    units = {unit.path: unit for unit in _planned_units(model, plan)}
+    state = Parallel(plan, ranks)
+    forwards = [
+        (model.get_submodule(path), UnitForward(
+            model.get_submodule(path), units[path], skeleton(model.get_submodule(path)), compilers[unit], ranks
+        ))
+        for unit in plan.units
+        if unit.layouts()
+        for path in unit.instances
+    ]
+    made: dict[int, nn.Parameter] = {}
+    for unit in plan.units:
+        for path in unit.instances:
+            _cut_unit(model, path, unit, state, made)
+    for module, forward in forwards:
+        module.forward = forward  # type: ignore[assignment]
+    model.__dict__[ATTRIBUTE] = state
+    return model
+
+
+def check_plan(model: nn.Module, plan: Plan, size: int) -> None:
+    """Raises PlanError unless the plan is for this model and this number of ranks."""
+    if ATTRIBUTE in model.__dict__:
+        raise PlanError("the model is parallel already; start from a dense one")
+    if plan.tp != size:
+        raise PlanError(f"the plan is for {plan.tp} ranks, the group has {size}; make one with autotp.plan(model, tp={size})")
+    if plan.fingerprint != fingerprint_of(model):
+        raise PlanError(
+            f"the plan is for another model ({plan.model}): parameter names or shapes differ from this {type(model).__name__}"
+        )
+
+
+def _planned_units(model: nn.Module, plan: Plan) -> Iterable[Unit]:
+    """The model's units, split as finely as the plan's are."""
+    wanted = {path for unit in plan.units for path in unit.instances}
+    split: frozenset[str] = frozenset()
+    while True:
+        units = find_units(model, split)
+        prefixes = {u.path for u in units if u.path not in wanted and any(_is_inside(w, u.path) for w in wanted)}
+        if not prefixes - split:
+            return units
+        split |= prefixes
+
+
+def _is_inside(path: str, parent: str) -> bool:
+    return path.startswith(parent + ".") or (not parent and bool(path))
+
+
+def _cut_unit(model: nn.Module, path: str, unit: UnitPlan, state: Parallel, made: dict[int, nn.Parameter]) -> None:
+    layouts = unit.layouts()
+    for name, own in layouts.items():
+        owner_path, _, short = name.rpartition(".")
+        owner = model.get_submodule(".".join(filter(None, (path, owner_path))))
+        whole = owner._parameters[short]
+        assert whole is not None
+        full_name = f"{path}.{name}" if path else name
+        state.layouts[full_name], state.shapes[full_name] = own, tuple(layout.size for layout in own)
+        if id(whole) not in made:
+            local = take(whole.detach(), own, state.ranks.rank).clone()
+            made[id(whole)] = nn.Parameter(local, requires_grad=whole.requires_grad)
+            made[id(made[id(whole)])] = made[id(whole)]
+        owner._parameters[short] = made[id(whole)]
+    for parameter in unit.parameters:
+        if parameter.name in layouts:
+            _swap_layer(model, path, parameter, unit, state.ranks)
+
+
+_KINDS: Mapping[str, type[ParallelLayer]] = {
+    "column": ColumnParallelLinear,
+    "row": RowParallelLinear,
+    "vocabulary": VocabParallelEmbedding,
+}
+
+
+def _swap_layer(model: nn.Module, path: str, parameter: ParameterPlan, unit: UnitPlan, ranks: Ranks) -> None:
+    """Change the class of the module whose only work is this weight."""
+    owner_path, _, short = parameter.name.rpartition(".")
+    module = model.get_submodule(".".join(filter(None, (path, owner_path))))
+    simple = not list(module.children()) and set(module._parameters) <= {"weight", "bias"} and len(parameter.shape) == 2
+    if short != "weight" or not simple or isinstance(module, ParallelLayer):
+        return
+    layouts = unit.layouts()
+    prefix = owner_path + "." if owner_path else ""
+    own: dict[str, Any] = {n: layouts[prefix + n] for n in ("weight", "bias") if prefix + n in layouts}
+    module.__dict__["transposed"] = _is_transposed(parameter, own)
+    kind = _KINDS[parameter.placement]
+    if kind is ColumnParallelLinear and not owner_path:
+        kind = VocabParallelHead
+    ParallelLayer.become(module, kind, ranks, own)
+
+
+def _is_transposed(parameter: ParameterPlan, own: Mapping[str, Any]) -> bool:
+    """Returns if a weight is kept as (in, out): a column weight is then cut in its second dim, a row weight in its first."""
+    cut = [i for i, layout in enumerate(parameter.parsed()) if layout.local_size != layout.size or "/" in str(layout)]
+    return cut == [1] if parameter.placement == "column" else cut == [0] if parameter.placement == "row" else False

@@ -1,0 +1,90 @@
+"""From a placement to the function that a rank runs."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..axes.layout import Layout
+from ..placement.place import Placement
+from .insert import insert_collectives
+from .layers import call_layers, keep_paddings_zero, mask_lookups, parameter_layouts
+from .localise import localise
+
+
+@dataclass(frozen=True)
+class Program:
+    """The local graph of a unit and its code: `run(module, ranks, *tensors, *handles, *positions, *constants)`."""
+
+    graph: torch.fx.Graph
+    code: str
+    run: Callable[..., list[torch.Tensor]]
+    constants: tuple[torch.Tensor, ...]
+    layouts: Mapping[str, tuple[Layout, ...]]
+
+
+def build(placement: Placement, constants: Mapping[str, torch.Tensor], name: str) -> Program:
+    """Run all passes on a placement's graph (which changes) and compile it."""
+    graph = placement.typed.graph
+    layouts = parameter_layouts(placement)
+    first = next(iter(graph.nodes))
+    with graph.inserting_before(first):
+        ranks = graph.placeholder("ranks")
+    insert_collectives(placement, ranks)
+    localise(placement)
+    call_layers(graph, layouts)
+    mask_lookups(graph, layouts, ranks)
+    keep_paddings_zero(graph, layouts, ranks)
+    values = _constants_as_inputs(graph, constants)
+    _inputs_first(graph)
+    graph.eliminate_dead_code(is_impure_node=_must_stay)
+    graph.lint()
+    code, run = _compile(graph, name)
+    return Program(graph, code, run, values, layouts)
+
+
+def _must_stay(node: torch.fx.Node) -> bool:
+    """Returns if a node matters even though nobody reads it."""
+    return node.op in ("placeholder", "output") or (node.op == "call_function" and node.is_impure())
+
+
+def _constants_as_inputs(graph: torch.fx.Graph, constants: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Tensors that tracing found in the code become inputs, since the unit's module has no attribute for them."""
+    values = []
+    for node in [n for n in graph.nodes if n.op == "get_attr" and n.target in constants]:
+        with graph.inserting_before(node):
+            entry = graph.placeholder(f"constant_{len(values)}")
+        entry.meta = dict(node.meta)
+        values.append(constants[str(node.target)])
+        node.replace_all_uses_with(entry)
+        graph.erase_node(node)
+    return tuple(values)
+
+
+def _inputs_first(graph: torch.fx.Graph) -> None:
+    """Placeholders in the order of the run function, before everything else."""
+    order = {kind: i for i, kind in enumerate(("ranks", "tensor", "handle", "position", "constant"))}
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    inputs.sort(key=lambda node: order[str(node.target).partition("_")[0]])
+    for node in reversed(inputs):
+        first = next(iter(graph.nodes))
+        if node is not first:
+            first.prepend(node)
+
+
+_count = 0
+
+
+def _compile(graph: torch.fx.Graph, name: str) -> tuple[str, Callable[..., Any]]:
+    global _count
+    _count += 1
+    generated = graph.python_code("self")
+    scope = dict(generated.globals)
+    file = f"<autotp program {_count} of {name}>"
+    exec(compile(generated.src, file, "exec"), scope)
+    linecache.cache[file] = (len(generated.src), None, generated.src.splitlines(keepends=True), file)
+    return generated.src, scope["forward"]

@@ -1,0 +1,171 @@
+"""Pass: put the collectives of a placement into its graph.
+
+Legal because every edge reads what the placement says it reads, and the verifier has accepted the placement. Collectives
+are Python functions of the value and the ranks; what they are about is in `meta["collective"]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..axes.layout import Factors, Layout, Leaf, ProductLayout, SumLayout, layout_of, ordered
+from ..axes.term import Axis, Sum, Term, axes_of_dims, resolve
+from ..placement.flow import Flow
+from ..placement.place import Placement
+from ..placement.typed import factors_in, is_parameter
+from ..runtime import collectives
+from ..runtime.deferred import Deferred
+
+
+@dataclass(frozen=True)
+class Inserted:
+    """What an inserted node does: kind, phase, what it is about (activation or parameter), over which factors."""
+
+    kind: str
+    phase: str
+    of: str
+    over: Factors
+
+
+def insert_collectives(placement: Placement, ranks: torch.fx.Node) -> None:
+    """Insert every reduce, gather, slice and enter; consumers read the inserted nodes afterwards."""
+    _Inserter(placement, ranks).run()
+
+
+class _Inserter:
+    def __init__(self, placement: Placement, ranks: torch.fx.Node) -> None:
+        self.placement, self.ranks = placement, ranks
+        self.graph = placement.typed.graph
+        self.made: dict[Any, torch.fx.Node] = {}
+        self.edges = [
+            (consumer, operand)
+            for consumer in self.graph.nodes
+            for operand in consumer.all_input_nodes
+            if operand in placement.typed.facts
+        ]
+        self.entered = {
+            (consumer, enter.node): enter for enter in placement.enters for consumer in enter.consumers
+        }
+
+    def run(self) -> None:
+        flow, replaced = self.placement.flow, dict[tuple[torch.fx.Node, torch.fx.Node], torch.fx.Node]()
+        for consumer, operand in self.edges:
+            value = self._read(flow, consumer, operand)
+            if value is not operand:
+                replaced[consumer, operand] = value
+        for (consumer, operand), value in replaced.items():
+            consumer.replace_input_with(operand, value)
+        for part in self.placement.part_sums:
+            self._sum_part(part.node, part.over, part.dim, part.positions)
+
+    def _read(self, flow: Flow, consumer: torch.fx.Node, operand: torch.fx.Node) -> torch.fx.Node:
+        value, use = operand, flow.use(consumer, operand)
+        if use.reduce:
+            value = self._reduced(value, use.reduce)
+        enter = self.entered.get((consumer, operand))
+        if enter is not None:
+            of = "parameter" if is_parameter(operand) else "activation"
+            value = self._entered(value, enter.over, of)
+        if use.take:
+            value = self._taken(value, operand, use.take)
+        if consumer.op == "output" and operand in flow.gathers:
+            value = self._gathered(value, operand, flow.gathers[operand])
+        if consumer.op == "output" and operand in flow.deferred:
+            value = self._deferred(value, operand, flow.deferred[operand])
+        return value
+
+    def _make(self, key: Any, value: torch.fx.Node, function: Callable[..., Any], inserted: Inserted) -> torch.fx.Node:
+        """One node per key, right after the value it is made from."""
+        if key not in self.made:
+            with self.graph.inserting_after(value):
+                node = self.graph.call_function(function, (value, self.ranks))
+            node.meta = {"val": value.meta["val"], "collective": inserted}
+            self.made[key] = node
+        return self.made[key]
+
+    def _reduced(self, value: torch.fx.Node, over: frozenset[Any]) -> torch.fx.Node:
+        factors = ordered(over)
+
+        def reduce(value: torch.Tensor, ranks: Any) -> torch.Tensor:
+            return collectives.reduce(value, ranks, factors)
+
+        return self._make((value, over), value, reduce, Inserted("all_reduce", "forward", "activation", factors))
+
+    def _entered(self, value: torch.fx.Node, over: frozenset[Any], of: str) -> torch.fx.Node:
+        factors = ordered(over)
+
+        def enter(value: torch.Tensor, ranks: Any) -> torch.Tensor:
+            return collectives.enter(value, ranks, factors, of)
+
+        return self._make((value, over, of), value, enter, Inserted("all_reduce", "backward", of, factors))
+
+    def _taken(self, value: torch.fx.Node, operand: torch.fx.Node, axes: frozenset[Axis]) -> torch.fx.Node:
+        flow = self.placement.flow
+        held = flow.held[operand]
+        layouts = tuple(self._slice_layout(dim, held, axes) for dim in self.placement.typed.facts[operand].dims)
+
+        def slice_to_rank(value: torch.Tensor, ranks: Any) -> torch.Tensor:
+            return collectives.slice_to_rank(value, ranks, layouts)
+
+        over = ordered(factors_in(axes, flow.cuts))
+        return self._make((value, axes), value, slice_to_rank, Inserted("slice", "forward", "activation", over))
+
+    def _slice_layout(self, term: Term, held: frozenset[Axis], axes: frozenset[Axis]) -> Layout:
+        """The layout that cuts only `axes`, on a value whose `held` axes have their local size already."""
+        term = resolve(term)
+        if isinstance(term, Axis):
+            cut = self.placement.flow.cuts.get(term)
+            if cut is None or term not in held | axes:
+                return Leaf(term.size)
+            return Leaf(term.size, cut) if term in axes else Leaf(cut.local)
+        parts = tuple(self._slice_layout(part, held, axes) for part in term.parts)
+        if not parts:
+            return Leaf(1)
+        return (SumLayout if isinstance(term, Sum) else ProductLayout)(parts)
+
+    def _gathered(self, value: torch.fx.Node, operand: torch.fx.Node, axes: frozenset[Axis]) -> torch.fx.Node:
+        for dim, layout, over in self._cut_dims(operand, axes):
+            value = self._gather_dim(value, dim, layout, over)
+        return value
+
+    def _cut_dims(self, operand: torch.fx.Node, axes: frozenset[Axis]) -> list[tuple[int, Layout, Factors]]:
+        """The dims of a value that are cut along some axes, with their layouts and mesh factors."""
+        cuts = {axis: self.placement.flow.cuts[axis] for axis in axes}
+        dims = self.placement.typed.facts[operand].dims
+        factors = [ordered(factors_in(axes_of_dims([term]) & axes, cuts)) for term in dims]
+        return [(i, layout_of(dims[i], cuts), over) for i, over in enumerate(factors) if over]
+
+    def _deferred(self, value: torch.fx.Node, operand: torch.fx.Node, axes: frozenset[Axis]) -> torch.fx.Node:
+        dims = self._cut_dims(operand, axes)
+
+        def defer(value: torch.Tensor, ranks: Any) -> torch.Tensor:
+            def make(local: torch.Tensor) -> torch.Tensor:
+                for dim, layout, over in dims:
+                    local = collectives.gather(local, ranks, over, dim, layout)
+                return local
+
+            return Deferred.of(value, make)
+
+        over = ordered(factors_in(axes, self.placement.flow.cuts))
+        return self._make((value, "deferred"), value, defer, Inserted("all_gather", "deferred", "activation", over))
+
+    def _gather_dim(self, value: torch.fx.Node, dim: int, layout: Layout, over: Factors) -> torch.fx.Node:
+        def gather(value: torch.Tensor, ranks: Any) -> torch.Tensor:
+            return collectives.gather(value, ranks, over, dim, layout)
+
+        return self._make((value, dim), value, gather, Inserted("all_gather", "forward", "activation", over))
+
+    def _sum_part(self, node: torch.fx.Node, over: frozenset[Any], dim: int, positions: tuple[int, ...]) -> None:
+        factors, where = ordered(over), torch.tensor(positions)
+
+        def enter_part(value: torch.Tensor, ranks: Any) -> torch.Tensor:
+            return collectives.enter_part(value, ranks, factors, dim, where)
+
+        users = [user for user in node.users if "collective" not in user.meta or user.meta["collective"].of != "parameter"]
+        made = self._make((node, over, dim), node, enter_part, Inserted("all_reduce", "backward", "parameter", factors))
+        for user in users:
+            user.replace_input_with(node, made)

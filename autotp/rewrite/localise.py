@@ -1,0 +1,244 @@
+"""Pass: replace global sizes in arguments by local ones, all read off the terms.
+
+Legal because a view, split or slice of a local value along the same term selects the same elements as the global one.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from ..axes.call import named_arguments, operator_name
+from ..axes.layout import Layout, Leaf, SumLayout, layout_of
+from ..axes.term import Term
+from ..placement.place import Placement
+from ..runtime.slices import SYMBOLIC
+
+aten = torch.ops.aten
+_END = 2**63 - 1
+
+
+def localise(placement: Placement) -> None:
+    """Rewrite the arguments of every node that handles cut values."""
+    _Localiser(placement).run()
+
+
+class _Localiser:
+    def __init__(self, placement: Placement) -> None:
+        self.typed, self.flow = placement.typed, placement.flow
+        self.graph = placement.typed.graph
+
+    def run(self) -> None:
+        for node in list(self.graph.nodes):
+            if node.op != "call_function":
+                continue
+            if node.target is aten.sym_size.int:
+                self._sym_size(node)
+            elif node in self.typed.facts:
+                name = operator_name(node.target)
+                if name in _ACTIONS:
+                    _ACTIONS[name](self, node)
+
+    def layout(self, term: Term, node: torch.fx.Node) -> Layout:
+        """The layout of one dim of a value, cut along what the value holds."""
+        return layout_of(term, {axis: self.flow.cuts[axis] for axis in self.flow.held[node]})
+
+    def argument(self, node: torch.fx.Node, name: str) -> Any:
+        return named_arguments(node)[name]
+
+    def replace(self, node: torch.fx.Node, name: str, value: Any) -> None:
+        """Set one argument by its schema name."""
+        for i, argument in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
+            if argument.name == name and i < len(node.args):
+                node.update_arg(i, value)
+                return
+        node.update_kwarg(name, value)
+
+    def _sym_size(self, node: torch.fx.Node) -> None:
+        """A size read off a local value stands for the global one."""
+        source, dim = node.args
+        while isinstance(source, torch.fx.Node) and "collective" in source.meta and source not in self.typed.facts:
+            source = source.args[0]
+        if source not in self.typed.facts or not isinstance(source, torch.fx.Node):
+            return
+        layout = self.layout(self.typed.facts[source].dims[dim], source)  # type: ignore[index]
+        local, whole = _static(layout)
+        if local != whole:
+            users = list(node.users)
+            with self.graph.inserting_after(node):
+                parts = self.graph.call_function(operator.floordiv, (node, local))
+            with self.graph.inserting_after(parts):
+                size = self.graph.call_function(operator.mul, (parts, whole))
+            for user in users:
+                user.replace_input_with(node, size)
+
+    def sizes(self, node: torch.fx.Node, name: str) -> None:
+        """view, expand, zeros, ...: a list of the result's sizes."""
+        wanted = list(self.argument(node, name))
+        if len(wanted) == 1 and isinstance(wanted[0], (list, tuple)):
+            wanted = list(wanted[0])
+        for i, term in enumerate(self.typed.facts[node].dims):
+            layout = self.layout(term, node)
+            local, whole = _static(layout)
+            if local != whole and wanted[i] != -1:
+                wanted[i] = self._scaled(node, wanted[i], local, whole)
+        self.replace(node, name, wanted)
+
+    def _scaled(self, node: torch.fx.Node, size: Any, local: int, whole: int) -> Any:
+        if isinstance(size, int):
+            return size // whole * local
+        with self.graph.inserting_before(node):
+            parts = self.graph.call_function(operator.floordiv, (size, whole))
+            return self.graph.call_function(operator.mul, (parts, local))
+
+    def unflattened(self, node: torch.fx.Node) -> None:
+        dim = self.argument(node, "dim") % self.flow_rank(self.argument(node, "self"))
+        wanted = list(self.argument(node, "sizes"))
+        for i, term in enumerate(self.typed.facts[node].dims[dim : dim + len(wanted)]):
+            local, whole = _static(self.layout(term, node))
+            if local != whole and wanted[i] != -1:
+                wanted[i] = self._scaled(node, wanted[i], local, whole)
+        self.replace(node, "sizes", wanted)
+
+    def flow_rank(self, node: torch.fx.Node) -> int:
+        return len(self.typed.facts[node].dims)
+
+    def split(self, node: torch.fx.Node) -> None:
+        """split, chunk: becomes a split into the parts' local sizes."""
+        source = self.argument(node, "self")
+        dim = self.argument(node, "dim") % self.flow_rank(self._origin(source))
+        parts = [self.layout(dims[dim], node) for dims in self.typed.facts[node].outputs]
+        if all(part.local_size == part.size for part in parts):
+            return
+        node.target = aten.split_with_sizes.default
+        node.args, node.kwargs = (source, [part.local_size for part in parts], dim), {}
+
+    def _origin(self, node: torch.fx.Node) -> torch.fx.Node:
+        """The typed value that an inserted collective was made from."""
+        while node not in self.typed.facts:
+            node = node.args[0]  # type: ignore[assignment]
+        return node
+
+    def slice(self, node: torch.fx.Node) -> None:
+        source = self._origin(self.argument(node, "self"))
+        dims = self.typed.facts[source].dims
+        dim = self.argument(node, "dim") % len(dims)
+        cuts = {axis: self.flow.cuts[axis] for axis in self.flow.held[node] | self.flow.held[source]}
+        whole, part = layout_of(dims[dim], cuts), self._sliced(node, dim, cuts)
+        if whole.local_size == whole.size:
+            return
+        start, step = self.argument(node, "start") or 0, self.argument(node, "step")
+        if step != 1:
+            self.replace(node, "end", _END)
+            return
+        start = min(start, whole.size) if start >= 0 else max(start + whole.size, 0)
+        first = _local_offset(whole, start)
+        self.replace(node, "start", first)
+        self.replace(node, "end", first + part.local_size)
+
+    def _sliced(self, node: torch.fx.Node, dim: int, cuts: Mapping[Any, Any]) -> Layout:
+        """The layout of the part a slice takes or a slice_scatter writes."""
+        part = node
+        if node.target is aten.slice_scatter.default:
+            part = self._origin(self.argument(node, "src"))
+        return layout_of(self.typed.facts[part].dims[dim], cuts)
+
+    def mean(self, node: torch.fx.Node) -> None:
+        """A mean over a slice: its sum divided by the whole count, padding not counted."""
+        fact = self.typed.facts[node]
+        source = fact.operands[0]
+        held = self.flow.held[source]
+        layouts = [layout_of(term, {axis: self.flow.cuts[axis] for axis in held}) for term in fact.contracts]
+        if all(layout.local_size == layout.size for layout in layouts):
+            return
+        count = 1
+        for layout in layouts:
+            count *= layout.size
+        named = named_arguments(node)
+        node.target = aten.sum.dim_IntList
+        node.args = (named["self"], named["dim"], named.get("keepdim", False))
+        node.kwargs = {"dtype": named["dtype"]} if named.get("dtype") is not None else {}
+        users = list(node.users)
+        with self.graph.inserting_after(node):
+            scaled = self.graph.call_function(aten.div.Tensor, (node, count))
+        scaled.meta = dict(node.meta)
+        for user in users:
+            user.replace_input_with(node, scaled)
+
+    def repeats(self, node: torch.fx.Node) -> None:
+        """repeat_interleave: the copies this rank makes."""
+        copies = self.layout(self.typed.facts[node].creates[0], node)
+        if copies.local_size != copies.size:
+            self.replace(node, "repeats", copies.local_size)
+            if self.argument(node, "output_size") is not None:
+                self.replace(node, "output_size", None)
+
+    def repeat_list(self, node: torch.fx.Node) -> None:
+        copies = [self.layout(term, node) for term in self.typed.facts[node].creates]
+        wanted = list(self.argument(node, "repeats"))
+        self.replace(node, "repeats", [w if c.local_size == c.size else c.local_size for w, c in zip(wanted, copies, strict=True)])
+
+    def groups(self, node: torch.fx.Node) -> None:
+        """A depthwise convolution has as many groups as local channels."""
+        weight = self._origin(self.argument(node, "weight"))
+        channels = self.layout(self.typed.facts[weight].dims[0], weight)
+        if self.argument(node, "groups") == channels.size != 1:
+            self.replace(node, "groups", channels.local_size)
+
+
+def _static(layout: Layout) -> tuple[int, int]:
+    """Local and global size without the symbolic factors, which are the same on all ranks."""
+    if isinstance(layout, Leaf):
+        return (1, 1) if layout.size >= SYMBOLIC else (layout.local_size, layout.size)
+    if isinstance(layout, SumLayout):
+        return layout.local_size, layout.size
+    local = whole = 1
+    for part in layout.parts:
+        a, b = _static(part)
+        local, whole = local * a, whole * b
+    return local, whole
+
+
+def _local_offset(layout: Layout, offset: int) -> int:
+    """Where a position that lies between parts is on a rank."""
+    if offset in (0, layout.size):
+        return 0 if offset == 0 else layout.local_size
+    if isinstance(layout, Leaf):
+        assert layout.cut is None, "a slice starts inside an axis that is cut"
+        return offset
+    if isinstance(layout, SumLayout):
+        local = 0
+        for part in layout.parts:
+            if offset <= part.size:
+                return local + _local_offset(part, offset)
+            offset, local = offset - part.size, local + part.local_size
+    major, *minor = layout.parts
+    size = local = 1
+    for part in minor:
+        size, local = size * part.size, local * part.local_size
+    assert offset % size == 0, "a slice starts inside a product"
+    return _local_offset(major, offset // size) * local
+
+
+_ACTIONS: Mapping[str, Callable[[_Localiser, torch.fx.Node], None]] = {
+    **dict.fromkeys(
+        ("aten.view", "aten.expand", "aten.broadcast_to", "aten.zeros", "aten.ones", "aten.full", "aten.empty",
+         "aten.new_zeros", "aten.new_ones", "aten.new_full", "aten.new_empty", "aten._unsafe_view"),
+        lambda self, node: self.sizes(node, "size"),
+    ),
+    "aten.reshape": lambda self, node: self.sizes(node, "shape"),
+    "aten.unflatten": _Localiser.unflattened,
+    "aten.split": _Localiser.split,
+    "aten.split_with_sizes": _Localiser.split,
+    "aten.chunk": _Localiser.split,
+    "aten.tensor_split": _Localiser.split,
+    "aten.slice": _Localiser.slice,
+    "aten.slice_scatter": _Localiser.slice,
+    "aten.mean": _Localiser.mean,
+    "aten.repeat_interleave": _Localiser.repeats,
+    "aten.repeat": _Localiser.repeat_list,
+    "aten.conv1d": _Localiser.groups,
+}

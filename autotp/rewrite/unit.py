@@ -1,0 +1,106 @@
+"""A unit at run time: one program per kind of call, traced when first needed, valid under its guards."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..axes.infer import infer
+from ..axes.layout import Layout
+from ..axes.rules import operator_rules
+from ..capture.clone import clone
+from ..capture.signature import CallSite, VaryingDims, call_site
+from ..capture.trace import Traced, trace
+from ..capture.units import Unit
+from ..placement.conjugate import Price
+from ..placement.impose import impose
+from ..placement.place import place
+from ..runtime.ranks import Ranks
+from .build import Program, build
+
+
+def skeleton(module: nn.Module) -> nn.Module:
+    """The dense structure of a module with its tensors on the meta device."""
+    made: dict[int, torch.Tensor] = {}
+
+    def meta(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in made:
+            empty = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+            parameter = isinstance(tensor, nn.Parameter)
+            made[id(tensor)] = nn.Parameter(empty, requires_grad=tensor.requires_grad) if parameter else empty
+        return made[id(tensor)]
+
+    return clone(module, meta)
+
+
+@dataclass
+class Compiler:
+    """Makes and keeps the programs of all units of one structure. Programs do not depend on the rank."""
+
+    layouts: Mapping[str, tuple[Layout, ...]]
+    price: Price
+    varying: VaryingDims = field(default_factory=VaryingDims)
+    unread: frozenset[int] = frozenset()
+    rules: tuple[Path, ...] = ()
+    programs: dict[Any, list[tuple[Traced, Program]]] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def program(self, call: UnitForward, site: CallSite, positions: tuple[int, ...]) -> tuple[Traced, Program]:
+        """The program for a call: a known one whose guards hold, or a new one."""
+        found = self._known(call, site, positions)
+        if found is None:
+            with self.lock:  # simulated ranks share a compiler
+                found = self._known(call, site, positions) or self._new(call, site)
+        return found
+
+    def _known(self, call: UnitForward, site: CallSite, positions: tuple[int, ...]) -> tuple[Traced, Program] | None:
+        for key in (site.key, (site.key, call.unit.path)):
+            for traced, program in self.programs.get(key, ()):
+                if traced.valid_for(site, positions):
+                    return traced, program
+        return None
+
+    def _new(self, call: UnitForward, site: CallSite) -> tuple[Traced, Program]:
+        self.varying.observe(site)
+        traced = trace(call.current_structure(), call.unit, site, self.varying, self.unread)
+        typing = infer(traced.graph, operator_rules(self.rules))
+        cuts = impose(traced.graph, typing, self.layouts)
+        backward = torch.is_grad_enabled()
+        placement = place(traced.graph, typing, cuts, self.price, traced.unread, backward=backward)
+        program = build(placement, traced.constants, call.unit.path)
+        key = site.key if traced.shared else (site.key, call.unit.path)
+        self.programs.setdefault(key, []).append((traced, program))
+        return traced, program
+
+
+class UnitForward:
+    """Takes the place of a unit's `forward`."""
+
+    def __init__(self, module: nn.Module, unit: Unit, dense: nn.Module, compiler: Compiler, ranks: Ranks) -> None:
+        self.module, self.unit, self.dense, self.compiler, self.ranks = module, unit, dense, compiler, ranks
+        self.positions = unit.position_values(dense)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        site = call_site(self.module, args, kwargs)
+        traced, program = self.compiler.program(self, site, self.positions)
+        tensors = program.run(
+            self.module, self.ranks, *site.tensors, *site.handles, *self.positions, *program.constants
+        )
+        return traced.result(tensors, site.handles)
+
+    def current_structure(self) -> nn.Module:
+        """The dense structure in the live module's present mode and dtype."""
+        for dense, live in zip(self.dense.modules(), self.module.modules(), strict=True):
+            dense.training = live.training
+            for mine, theirs in ((dense._parameters, live._parameters), (dense._buffers, live._buffers)):
+                for name, tensor in mine.items():
+                    present = theirs.get(name)
+                    if tensor is not None and present is not None and tensor.dtype != present.dtype:
+                        tensor.data = torch.empty(tensor.shape, dtype=present.dtype, device="meta")
+        return self.dense
