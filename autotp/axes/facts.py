@@ -28,6 +28,7 @@ class Fact:
     creates: tuple[Term, ...] = ()
     attends: bool = False
     looks_up: bool = False
+    collects: bool = False
 
     @property
     def dims(self) -> Dims:

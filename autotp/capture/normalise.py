@@ -17,6 +17,8 @@ def normalise(graph: torch.fx.Graph, constants: Mapping[str, torch.Tensor]) -> N
     for node in list(graph.nodes):
         if node.op != "call_function":
             continue
+        if node.target is torch.ops.aten.type_as.default:
+            _type_as_to_cast(node)
         if _does_nothing(node):
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
@@ -49,6 +51,15 @@ def _writes(node: torch.fx.Node) -> bool:
 
 
 _TRANSPOSES = frozenset({torch.ops.aten.t.default, torch.ops.aten.numpy_T.default})
+
+
+def _type_as_to_cast(node: torch.fx.Node) -> None:
+    """Replace `x.type_as(y)`, which reads only y's type, by a cast to that type."""
+    source, like = node.args
+    assert isinstance(source, torch.fx.Node) and isinstance(like, torch.fx.Node)
+    if source.meta["val"].device == like.meta["val"].device:
+        node.target = torch.ops.aten.to.dtype
+        node.args = (source, like.meta["val"].dtype)
 
 
 def _matmul_to_linear(node: torch.fx.Node) -> None:

@@ -64,6 +64,8 @@ def match_chains(graph: torch.fx.Graph, typing: Typing, rules: ChainRules) -> tu
         near = [(depth, match) for depth, match in (m for m in matches if isinstance(m, tuple))]
         if near:
             misses.append(max(near, key=lambda pair: pair[0])[1])
+    covered = {name for p in proposals if not p.rule.collect for name in p.parameters}
+    proposals = [p for p in proposals if not (p.rule.collect and covered & set(p.parameters))]
     return proposals, _open_misses(proposals, misses)
 
 
@@ -125,9 +127,14 @@ class _Match:
             if place is None:
                 return self._miss(depth, step, "no such operator on the way", pinned=True)
             passed, depth = passed[place + 1 :], depth + 1
-        return self._refusal(starts, depth) or Proposal(
-            rule, site.name, self.axes, tuple(str(weight.target) for weight in self.weights)
-        )
+        return self._refusal(starts, depth) or Proposal(rule, site.name, self.axes, self._covered(starts))
+
+    def _covered(self, starts: list[torch.fx.Node]) -> tuple[str, ...]:
+        """The parameters the rule cuts: all that have the dimension, or only those that bring it in."""
+        if not self.rule.collect:
+            return tuple(str(weight.target) for weight in self.weights)
+        brought = {operand for start in starts for operand in self.typing.facts[start].operands}
+        return tuple(str(weight.target) for weight in self.weights if weight in brought)
 
     def _is_start(self, node: torch.fx.Node) -> bool:
         """Returns if a parameter brings the axis in here without summing over it."""
@@ -146,7 +153,8 @@ class _Match:
         statistics = [n for n in self.nodes if n is not self.candidate.site and self._sums(n)]
         if statistics and not rule.reduces:
             return self._miss(depth, "through", f"{statistics[0].name} ({operator_name(statistics[0].target)}) sums over it")
-        if rule.wider and not all(self._widens(start) for start in starts):
+        wrong = (rule.wider and not all(map(self._widens, starts))) or (rule.narrower and any(map(self._widens, starts)))
+        if wrong:
             return self._miss(depth, rule.end, "collecting it would cost more than computing it everywhere")
         return None
 
@@ -157,8 +165,8 @@ class _Match:
         return bool(contracted & set(self.axes)) and not any(_is_weight(operand) for operand in fact.operands)
 
     def _widens(self, start: torch.fx.Node) -> bool:
-        contracted = sum(term.size for term in self.typing.facts[start].contracts)
-        return self.candidate.term.size > contracted
+        fact = self.typing.facts[start]
+        return fact.dims[-1].size > sum(term.size for term in fact.contracts)
 
     def _miss(self, depth: int, step: str, reason: str, *, pinned: bool = False) -> tuple[int, NearMiss]:
         pins: list[Pin] = [axis.pins[0] for axis in self.candidate.axes if axis.pins]

@@ -26,6 +26,7 @@ class ChainRule:
     axes: int = 1
     reduces: bool = False
     wider: bool = False
+    narrower: bool = False
     share: float = 0.0
     collect: str = ""
 

@@ -78,6 +78,17 @@ def build_model(config: PretrainedConfig, *, meta: bool = True, dtype: torch.dty
     return (model if dtype is None else model.to(dtype)).eval()
 
 
+def resolve(source: Any) -> nn.Module:
+    """The module a user means; one without weights for anything that is not a module. Raises UsageError for nothing known."""
+    if isinstance(source, nn.Module):
+        return source
+    if isinstance(source, PretrainedConfig):
+        return build_model(source)
+    if isinstance(source, (str, Path)):
+        return build_model(config_of(source))
+    raise UsageError(f"a model is a module, a configuration, a folder or a type name, not {type(source).__name__}")
+
+
 def is_transformers_model(model: object) -> bool:
     """Returns if a module is a transformers model, whose inputs are known."""
     return isinstance(model, PreTrainedModel)

@@ -5,6 +5,9 @@ value itself differs between ranks; it must not at the unit's inputs, outputs, r
 there is a choice, and where the gradient of a value starts to vary (the value does not, its consumer does) an *enter* is
 placed: identity forward, all-reduce backward, one per value and set of factors, shared by all consumers.
 
+A value whose gradient varies may still leave the unit, if it is the same on all ranks itself: a *leave* is placed, identity
+forward, the gradient on the first rank only backward, so that the sum counts it once.
+
 The choice of least cost is a minimum cut: one side are the values whose gradient does not vary. With several mesh
 factors they are solved one after the other, the later ones knowing that a sum at the same place for the same consumers
 costs no further call.
@@ -40,6 +43,22 @@ class Enter:
 
 
 @dataclass(frozen=True)
+class Leave:
+    """Identity forward; backward, the gradient on the first rank along `over` and zero on the others."""
+
+    node: torch.fx.Node
+    over: frozenset[Factor]
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """A collection whose backward sums the gradient over `over` before each rank takes its slice of it."""
+
+    node: torch.fx.Node
+    over: frozenset[Factor]
+
+
+@dataclass(frozen=True)
 class PartSum:
     """A parameter of which some positions along a dim are the same on the ranks along `over`: their gradient is summed."""
 
@@ -49,19 +68,44 @@ class PartSum:
     positions: tuple[int, ...]
 
 
-def place_enters(typed: TypedGraph, flow: Flow, price: Price) -> tuple[Enter, ...]:
-    """The enters of least cost for every mesh factor in use."""
+@dataclass(frozen=True)
+class Backward:
+    """All that is placed for the backward of a unit."""
+
+    enters: tuple[Enter, ...] = ()
+    leaves: tuple[Leave, ...] = ()
+    scatters: tuple[Scatter, ...] = ()
+    part_sums: tuple[PartSum, ...] = ()
+
+
+def place_backward(typed: TypedGraph, flow: Flow, price: Price) -> Backward:
+    """The enters of least cost for every mesh factor in use, and what goes with them."""
     factors = sorted(
         {factor for node in flow.held for factor in flow.varies(node)},
         key=lambda factor: (-sum(factor in flow.varies(node) for node in flow.held), factor),
     )
     edges = _edges(typed, flow)
     placed: dict[Version, dict[torch.fx.Node, frozenset[Factor]]] = {}
+    leaving: dict[torch.fx.Node, frozenset[Factor]] = {}
+    summed: dict[torch.fx.Node, frozenset[Factor]] = {}
     for factor in factors:
-        for version, consumer in _cut(_Problem(typed, flow, edges, factor, placed, price)):
+        problem = _Problem(typed, flow, edges, factor, placed, price)
+        crossing, varying = _cut(problem)
+        for version, consumer in crossing:
             consumers = placed.setdefault(version, {})
             consumers[consumer] = consumers.get(consumer, frozenset()) | {factor}
-    return tuple(_enters(placed))
+        for source, target in edges:
+            if target is None and source in varying and not problem.must_vary(source):
+                leaving[source[0]] = leaving.get(source[0], frozenset()) | {factor}
+        for node in typed.facts:
+            if typed.facts[node].collects and (node, False) in varying and not problem.must_vary((node, False)):
+                summed[node] = summed.get(node, frozenset()) | {factor}
+    return Backward(
+        tuple(_enters(placed)),
+        tuple(Leave(node, over) for node, over in leaving.items()),
+        tuple(Scatter(node, over) for node, over in summed.items()),
+        part_sums(typed, flow.cuts),
+    )
 
 
 def _enters(placed: Mapping[Version, Mapping[torch.fx.Node, frozenset[Factor]]]) -> Iterable[Enter]:
@@ -125,21 +169,26 @@ class _Problem:
         return node.op in ("placeholder", "get_attr") and not self.must_vary(version)
 
 
+    def is_collective(self, source: Version, target: Version) -> bool:
+        """Returns if the step itself makes the value whole over the factor: a reduction or a collection."""
+        if source[0] is target[0]:
+            return self.must_not_vary(target)
+        return self.typed.facts[target[0]].collects and self.must_vary(source)
+
+
 _SAME, _VARY = "invariant", "varies"
 
 
-def _cut(problem: _Problem) -> list[tuple[Version, torch.fx.Node]]:
-    """Edges on which the gradient starts to vary over the problem's factor."""
+def _cut(problem: _Problem) -> tuple[list[tuple[Version, torch.fx.Node]], set[Version]]:
+    """Edges on which the gradient starts to vary over the problem's factor, and the values where it does."""
     network: Any = nx.DiGraph()
     network.add_nodes_from([_SAME, _VARY])
     consumers: dict[Version, list[Version]] = {}
     for source, target in problem.edges:
         if target is None:
-            if not problem.must_vary(source):
-                network.add_edge(_SAME, source)
             continue
-        if source[0] is target[0] and problem.must_not_vary(target):
-            continue  # the reduction itself: varying before, invariant after
+        if problem.is_collective(source, target):
+            continue  # varying before, invariant or summed after
         consumers.setdefault(source, []).append(target)
         network.add_edge(target, source)  # the gradient of a consumer cannot be whole if the value's is not
     for version in {v for edge in problem.edges for v in edge if v is not None}:
@@ -147,15 +196,19 @@ def _cut(problem: _Problem) -> list[tuple[Version, torch.fx.Node]]:
             network.add_edge(version, _VARY)
         elif problem.must_not_vary(version):
             network.add_edge(_SAME, version)
+        elif problem.typed.facts[version[0]].collects:
+            # Where the gradient varies behind a collection, the collection's own backward scatters the sum.
+            network.add_edge(_SAME, version, capacity=problem.price(version[0], problem.factor.size) / 2)
     for version, targets in consumers.items():
         _add_cost(network, problem, version, targets)
     _, (_, varying) = nx.minimum_cut(network, _SAME, _VARY)
-    return [
+    crossing = [
         (source, target[0])
         for source, targets in consumers.items()
         for target in targets
         if source not in varying and target in varying
     ]
+    return crossing, varying
 
 
 def _add_cost(network: Any, problem: _Problem, version: Version, targets: list[Version]) -> None:

@@ -7,14 +7,17 @@ only where something else needs the value; whole values are sliced only where th
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
 
 from ..axes.facts import Fact
-from ..axes.layout import Cuts, Factor
+from ..axes.layout import Cuts, Factor, Layout, Leaf, ProductLayout, SumLayout, layout_of
 from ..axes.term import Axis, axes_of_dims
 from ..errors import UnsoundPlanError
 from .typed import TypedGraph, cut_in, factors_in, is_parameter, needs_gradient
@@ -73,6 +76,7 @@ def flow(typed: TypedGraph, cuts: Cuts, unread: frozenset[int] = frozenset()) ->
             if node in typed.facts:
                 state.held[node] = cut_in(typed.axes(node), cuts) if is_parameter(node) else frozenset()
                 state.partial[node], state.zero[node] = frozenset(), state.held[node]
+                _check_disjoint(typed, state, node)
         elif node in typed.facts:
             _place(typed, state, node)
     return state
@@ -88,10 +92,11 @@ def _place(typed: TypedGraph, state: Flow, node: torch.fx.Node) -> None:
         take = (cut_in(typed.axes(operand), cuts) & held) - state.held[operand]
         if take:
             _update(state, node, operand, take=take)
-    _check_padding(typed, state, node, contracted)
+    _check_contraction(typed, state, node, contracted)
     carried = _carry(typed, state, node, held)
     state.held[node] = cut_in(typed.axes(node), cuts) & held
     state.partial[node] = carried | factors_in(contracted, cuts)
+    _check_disjoint(typed, state, node)
     state.zero[node] = frozenset(axis for axis in state.held[node] if _is_zero(typed, state, node, axis))
 
 
@@ -120,9 +125,32 @@ def _is_linear(state: Flow, fact: Fact, factor: Factor, held: frozenset[Axis]) -
     return not any(i not in group and operand in state.gradient for i, operand in enumerate(fact.operands))
 
 
-def _check_padding(typed: TypedGraph, state: Flow, node: torch.fx.Node, contracted: frozenset[Axis]) -> None:
-    if typed.facts[node].looks_up:
+def _check_disjoint(typed: TypedGraph, state: Flow, node: torch.fx.Node) -> None:
+    """A mesh factor cuts a value once: with two axes cut over it, the ranks would hold the diagonal blocks only."""
+    held = {axis: state.cuts[axis] for axis in state.held[node]}
+    for dims in typed.facts[node].outputs:
+        layouts = ProductLayout(tuple(layout_of(term, held) for term in dims))
+        used = [*_factors(layouts), *state.partial[node]]
+        if len(used) != len(set(used)):
+            raise UnsoundPlanError(f"{node.name} ({node.target}) would be cut twice over the same ranks")
+
+
+def _factors(layout: Layout) -> list[Factor]:
+    """The mesh factors that cut a dimension, each as often as one element is cut by it."""
+    if isinstance(layout, Leaf):
+        return list(layout.cut.over) if layout.cut else []
+    parts = [_factors(part) for part in layout.parts]
+    if isinstance(layout, SumLayout):
+        return list(functools.reduce(operator.or_, map(Counter, parts)).elements())
+    return [factor for part in parts for factor in part]
+
+
+def _check_contraction(typed: TypedGraph, state: Flow, node: torch.fx.Node, contracted: frozenset[Axis]) -> None:
+    fact = typed.facts[node]
+    if not contracted or fact.looks_up:
         return
+    if not fact.linear:
+        raise UnsoundPlanError(f"{node.name} ({node.target}) sums over a cut axis and adds something else in one step")
     for axis in contracted:
         if state.cuts[axis].padded != axis.size and not _is_zero(typed, state, node, axis):
             raise UnsoundPlanError(

@@ -8,7 +8,7 @@ import torch
 
 from ..axes.facts import Typing
 from ..axes.layout import Cuts
-from .conjugate import Enter, PartSum, Price, part_sums, place_enters
+from .conjugate import Backward, Price, place_backward
 from .flow import Flow, flow
 from .prepare import regroup_sums, split_biases
 from .typed import TypedGraph
@@ -21,8 +21,7 @@ class Placement:
 
     typed: TypedGraph
     flow: Flow
-    enters: tuple[Enter, ...]
-    part_sums: tuple[PartSum, ...]
+    backward: Backward
 
 
 def place(
@@ -46,5 +45,4 @@ def place(
     regroup_sums(typed, frozenset(node for node, over in first.partial.items() if over))
     placed = flow(typed, cuts, unread)
     verify(typed, placed)
-    enters = place_enters(typed, placed, price) if backward else ()
-    return Placement(typed, placed, enters, part_sums(typed, cuts) if backward else ())
+    return Placement(typed, placed, place_backward(typed, placed, price) if backward else Backward())

@@ -30,7 +30,9 @@ def unit_plan(instances: tuple[str, ...], problem: UnitProblem, choice: Choice, 
         for c in weigher.collectives(choice.placement)
     )
     parameters = tuple(_parameter(name, node, problem, choice.cuts) for name, node in nodes.items())
-    return UnitPlan(instances, parameters, collectives, _not_cut(problem, choice))
+    cut = [p for p in problem.proposals if p.rule.collect and any(axis in choice.cuts for axis in p.axes)]
+    collected = tuple(name for p in cut for name in p.parameters if len(nodes[name].meta["val"].shape) > 1)
+    return UnitPlan(instances, parameters, collectives, collected, _not_cut(problem, choice))
 
 
 def _not_cut(problem: UnitProblem, choice: Choice) -> tuple[str, ...]:

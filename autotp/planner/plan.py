@@ -60,11 +60,15 @@ class CollectivePlan:
 
 @dataclass(frozen=True)
 class UnitPlan:
-    """All units of one structure: where they are, their parameters, their collectives, what was not cut and why."""
+    """All units of one structure: where they are, their parameters, their collectives, what was not cut and why.
+
+    What the parameters in `collected` make is gathered right after it is made.
+    """
 
     instances: tuple[str, ...]
     parameters: tuple[ParameterPlan, ...]
     collectives: tuple[CollectivePlan, ...]
+    collected: tuple[str, ...] = ()
     not_cut: tuple[str, ...] = ()
 
     def layouts(self) -> dict[str, tuple[Layout, ...]]:

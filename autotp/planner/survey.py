@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from torch import nn
 
+from ..axes.facts import Typing
 from ..axes.infer import infer
 from ..axes.rules import operator_rules
 from ..axes.term import Pin, pin
@@ -19,7 +20,8 @@ from ..capture.record import Recording, record
 from ..capture.signature import VaryingDims, call_site
 from ..capture.trace import Traced, trace
 from ..capture.units import Unit, find_units
-from ..chains.match import match_chains
+from ..chains.collect import mark_collected, marked_proposals
+from ..chains.match import NearMiss, Proposal, match_chains
 from ..chains.rules import chain_rules
 from ..errors import TraceError
 from .choose import UnitProblem
@@ -112,14 +114,25 @@ class _Surveyor:
         self.result.varying[unit.shape] = varying
 
     def _problem(self, unit: Unit, traced: Traced, used_outside: Mapping[str, str]) -> UnitProblem:
+        typing, proposals, misses = self._match(unit, traced, used_outside)
+        collected = {name for p in proposals if p.rule.collect for name in p.parameters}
+        if collected:
+            rule = next(p.rule for p in proposals if p.rule.collect)
+            mark_collected(traced.graph, collected)
+            typing, proposals, misses = self._match(unit, traced, used_outside)
+            proposals = [p for p in proposals if not p.rule.collect] + marked_proposals(traced.graph, typing, rule)
+        return UnitProblem(traced.graph, typing, tuple(proposals), tuple(misses), traced.unread)
+
+    def _match(
+        self, unit: Unit, traced: Traced, used_outside: Mapping[str, str]
+    ) -> tuple[Typing, list[Proposal], list[NearMiss]]:
         typing = infer(traced.graph, self.operator_rules)
         for node in traced.graph.nodes:
             operator = used_outside.get(f"{unit.path}.{node.target}" if unit.path else str(node.target))
             if node.op == "get_attr" and operator is not None:
                 for term in typing.dims(node):
                     pin(term, Pin(node.name, operator, "the model uses this parameter outside of its module"))
-        proposals, misses = match_chains(traced.graph, typing, self.chain_rules)
-        return UnitProblem(traced.graph, typing, tuple(proposals), tuple(misses), traced.unread)
+        return typing, *match_chains(traced.graph, typing, self.chain_rules)
 
 
 def parameter_owners(model: nn.Module) -> dict[int, list[str]]:

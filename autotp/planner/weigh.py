@@ -51,16 +51,25 @@ class Weigher:
     def collectives(self, placement: Placement) -> Iterator[Collective]:
         """Every collective of one forward and backward of a unit."""
         flow, facts = placement.flow, placement.typed.facts
+        scattered = {scatter.node: scatter.over for scatter in placement.backward.scatters}
         for node, over in flow.reduces().items():
             yield self._one("all_reduce", "forward", "activation", node, over, self._local(flow, node, facts[node].dims))
         for node, axes in flow.gathers.items():
             over = factors_in(axes, flow.cuts)
             yield self._one("all_gather", "forward", "activation", node, over, self._gathered(flow, node, facts[node].dims))
-        for enter in placement.enters:
+        for node, fact in facts.items():
+            if fact.collects and flow.held[fact.operands[0]]:
+                over = factors_in(flow.held[fact.operands[0]], flow.cuts)
+                size = self.sizing.elements(node.meta["val"])
+                yield self._one("all_gather", "forward", "activation", node, over, size)
+                if scattered.get(node):
+                    kind = "reduce_scatter" if scattered[node] == over else "all_reduce"
+                    yield self._one(kind, "backward", "activation", node, scattered[node], size)
+        for enter in placement.backward.enters:
             of = "parameter" if is_parameter(enter.node) else "activation"
             local = self._local(flow, enter.node, facts[enter.node].dims)
             yield self._one("all_reduce", "backward", of, enter.node, enter.over, local)
-        for part in placement.part_sums:
+        for part in placement.backward.part_sums:
             local = self._local(flow, part.node, facts[part.node].dims)
             share = layout_of(facts[part.node].dims[part.dim], flow.cuts).local_size
             elements = local * sympy.Rational(len(part.positions), share)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -45,7 +45,7 @@ def make_compilers(plan: Plan, found: Survey | None, rules: tuple[Path, ...] = (
         shape = None if found is None else next((u.shape for u in found.units if u.path in unit.instances), None)
         varying = found.varying[shape] if found is not None and shape in found.varying else VaryingDims()
         unread = found.traced[shape].unread if found is not None and shape in found.traced else frozenset()
-        compilers[unit] = Compiler(unit.layouts(), weigher, varying, unread, rules)
+        compilers[unit] = Compiler(unit.layouts(), weigher, unit.collected, varying, unread, rules)
     return compilers
 
 
@@ -78,10 +78,10 @@ def apply_plan(model: nn.Module, plan: Plan, ranks: Ranks, compilers: Mapping[Un
         if unit.layouts()
         for path in unit.instances
     ]
-    made: dict[int, nn.Parameter] = {}
+    places = _places(model)
     for unit in plan.units:
         for path in unit.instances:
-            _cut_unit(model, path, unit, state, made)
+            _cut_unit(model, path, unit, state, places)
     for module, forward in forwards:
         module.forward = forward  # type: ignore[assignment]
     model.__dict__[ATTRIBUTE] = state
@@ -116,22 +116,32 @@ def _is_inside(path: str, parent: str) -> bool:
     return path.startswith(parent + ".") or (not parent and bool(path))
 
 
-def _cut_unit(model: nn.Module, path: str, unit: UnitPlan, state: Parallel, made: dict[int, nn.Parameter]) -> None:
-    layouts = unit.layouts()
-    for name, own in layouts.items():
-        owner_path, _, short = name.rpartition(".")
-        owner = model.get_submodule(".".join(filter(None, (path, owner_path))))
-        whole = owner._parameters[short]
-        assert whole is not None
+# Every place of every parameter, by the parameter's identity: (owner, name in it, full name). Tied ones have several.
+Places: TypeAlias = dict[int, list[tuple[nn.Module, str, str]]]
+
+
+def _places(model: nn.Module) -> Places:
+    places: Places = {}
+    for path, module in model.named_modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                full_name = f"{path}.{name}" if path else name
+                places.setdefault(id(parameter), []).append((module, name, full_name))
+    return places
+
+
+def _cut_unit(model: nn.Module, path: str, unit: UnitPlan, state: Parallel, places: Places) -> None:
+    for name, layouts in unit.layouts().items():
         full_name = f"{path}.{name}" if path else name
-        state.layouts[full_name], state.shapes[full_name] = own, tuple(layout.size for layout in own)
-        if id(whole) not in made:
-            local = take(whole.detach(), own, state.ranks.rank).clone()
-            made[id(whole)] = nn.Parameter(local, requires_grad=whole.requires_grad)
-            made[id(made[id(whole)])] = made[id(whole)]
-        owner._parameters[short] = made[id(whole)]
+        if full_name in state.layouts:
+            continue  # tied to one that is cut already
+        whole = model.get_parameter(full_name)
+        local = nn.Parameter(take(whole.detach(), layouts, state.ranks.rank).clone(), requires_grad=whole.requires_grad)
+        for owner, short, place in places[id(whole)]:
+            owner._parameters[short] = local
+            state.layouts[place], state.shapes[place] = layouts, tuple(whole.shape)
     for parameter in unit.parameters:
-        if parameter.name in layouts:
+        if parameter.name in unit.layouts():
             _swap_layer(model, path, parameter, unit, state.ranks)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ..axes.operators.collect import collect
 from ..axes.layout import Factors, Layout, Leaf, ProductLayout, SumLayout, layout_of, ordered
 from ..axes.term import Axis, Sum, Term, axes_of_dims, resolve
 from ..placement.flow import Flow
@@ -47,8 +48,9 @@ class _Inserter:
             for operand in consumer.all_input_nodes
             if operand in placement.typed.facts
         ]
+        self.leaving = {leave.node: leave.over for leave in placement.backward.leaves}
         self.entered = {
-            (consumer, enter.node): enter for enter in placement.enters for consumer in enter.consumers
+            (consumer, enter.node): enter for enter in placement.backward.enters for consumer in enter.consumers
         }
 
     def run(self) -> None:
@@ -59,7 +61,10 @@ class _Inserter:
                 replaced[consumer, operand] = value
         for (consumer, operand), value in replaced.items():
             consumer.replace_input_with(operand, value)
-        for part in self.placement.part_sums:
+        summed = {scatter.node: scatter.over for scatter in self.placement.backward.scatters}
+        for node in [node for node in self.graph.nodes if node.target is collect]:
+            self._collect(node, summed.get(node, frozenset()))
+        for part in self.placement.backward.part_sums:
             self._sum_part(part.node, part.over, part.dim, part.positions)
 
     def _read(self, flow: Flow, consumer: torch.fx.Node, operand: torch.fx.Node) -> torch.fx.Node:
@@ -72,6 +77,8 @@ class _Inserter:
             value = self._entered(value, enter.over, of)
         if use.take:
             value = self._taken(value, operand, use.take)
+        if consumer.op == "output" and operand in self.leaving:
+            value = self._left(value, self.leaving[operand])
         if consumer.op == "output" and operand in flow.gathers:
             value = self._gathered(value, operand, flow.gathers[operand])
         if consumer.op == "output" and operand in flow.deferred:
@@ -102,6 +109,14 @@ class _Inserter:
             return collectives.enter(value, ranks, factors, of)
 
         return self._make((value, over, of), value, enter, Inserted("all_reduce", "backward", of, factors))
+
+    def _left(self, value: torch.fx.Node, over: frozenset[Any]) -> torch.fx.Node:
+        factors = ordered(over)
+
+        def leave(value: torch.Tensor, ranks: Any) -> torch.Tensor:
+            return collectives.leave(value, ranks, factors)
+
+        return self._make((value, "leave"), value, leave, Inserted("leave", "backward", "activation", factors))
 
     def _taken(self, value: torch.fx.Node, operand: torch.fx.Node, axes: frozenset[Axis]) -> torch.fx.Node:
         flow = self.placement.flow
@@ -153,9 +168,20 @@ class _Inserter:
         over = ordered(factors_in(axes, self.placement.flow.cuts))
         return self._make((value, "deferred"), value, defer, Inserted("all_gather", "deferred", "activation", over))
 
-    def _gather_dim(self, value: torch.fx.Node, dim: int, layout: Layout, over: Factors) -> torch.fx.Node:
+    def _collect(self, node: torch.fx.Node, summed: frozenset[Any]) -> None:
+        """A marker becomes a gather, or nothing where its operand is whole."""
+        (value,) = self.placement.typed.facts[node].operands
+        source = node.args[0]
+        assert isinstance(source, torch.fx.Node)
+        for dim, layout, over in self._cut_dims(value, self.placement.flow.held[value]):
+            source = self._gather_dim(source, dim, layout, over, ordered(summed & frozenset(over)))
+        node.replace_all_uses_with(source)
+
+    def _gather_dim(
+        self, value: torch.fx.Node, dim: int, layout: Layout, over: Factors, summed: Factors = ()
+    ) -> torch.fx.Node:
         def gather(value: torch.Tensor, ranks: Any) -> torch.Tensor:
-            return collectives.gather(value, ranks, over, dim, layout)
+            return collectives.gather(value, ranks, over, dim, layout, summed)
 
         return self._make((value, dim), value, gather, Inserted("all_gather", "forward", "activation", over))
 

@@ -18,6 +18,7 @@ from ..capture.clone import clone
 from ..capture.signature import CallSite, VaryingDims, call_site
 from ..capture.trace import Traced, trace
 from ..capture.units import Unit
+from ..chains.collect import mark_collected
 from ..placement.conjugate import Price
 from ..placement.impose import impose
 from ..placement.place import place
@@ -45,6 +46,7 @@ class Compiler:
 
     layouts: Mapping[str, tuple[Layout, ...]]
     price: Price
+    collected: tuple[str, ...] = ()
     varying: VaryingDims = field(default_factory=VaryingDims)
     unread: frozenset[int] = frozenset()
     rules: tuple[Path, ...] = ()
@@ -69,6 +71,7 @@ class Compiler:
     def _new(self, call: UnitForward, site: CallSite) -> tuple[Traced, Program]:
         self.varying.observe(site)
         traced = trace(call.current_structure(), call.unit, site, self.varying, self.unread)
+        mark_collected(traced.graph, self.collected)
         typing = infer(traced.graph, operator_rules(self.rules))
         cuts = impose(traced.graph, typing, self.layouts)
         backward = torch.is_grad_enabled()

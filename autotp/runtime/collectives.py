@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ..axes.layout import Factors, Layout
+from ..axes.layout import Factors, Layout, peers
 from .ranks import Ranks
 from .slices import join, take
 
@@ -46,17 +46,36 @@ class _Reduce(torch.autograd.Function):
         return gradient, None, None
 
 
+class _Leave(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, value, ranks, factors):  # type: ignore[no-untyped-def]
+        ctx.first = ranks.coordinate(factors) == 0
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        return gradient if ctx.first else torch.zeros_like(gradient), None, None
+
+
 class _Gather(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, value, ranks, factors, dim, layout):  # type: ignore[no-untyped-def]
-        ctx.rank, ctx.dim, ctx.layout = ranks.rank, dim, layout
+    def forward(ctx, value, ranks, factors, dim, layout, summed):  # type: ignore[no-untyped-def]
+        ctx.ranks, ctx.factors, ctx.dim, ctx.layout, ctx.summed = ranks, factors, dim, layout, summed
         return join(ranks.all_gather(value, factors, "forward"), dim, layout, factors, ranks.rank)
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
-        layouts = [None] * gradient.dim()
-        layouts[ctx.dim] = ctx.layout
-        return take(gradient, layouts, ctx.rank), None, None, None, None
+        def part(rank: int) -> torch.Tensor:
+            layouts: list[Layout | None] = [None] * gradient.dim()
+            layouts[ctx.dim] = ctx.layout
+            return take(gradient, layouts, rank)
+
+        if ctx.summed == ctx.factors:
+            parts = [part(rank) for rank in peers(ctx.ranks.rank, ctx.factors)]
+            return ctx.ranks.reduce_scatter(parts, ctx.factors, "backward"), None, None, None, None, None
+        if ctx.summed:
+            gradient = ctx.ranks.all_reduce(gradient, ctx.summed, "backward")
+        return part(ctx.ranks.rank), None, None, None, None, None
 
 
 def enter(value: torch.Tensor, ranks: Ranks, factors: Factors, of: str = "activation") -> torch.Tensor:
@@ -80,9 +99,21 @@ def reduce(value: torch.Tensor, ranks: Ranks, factors: Factors) -> torch.Tensor:
     return _Reduce.apply(value, ranks, factors)  # type: ignore[no-untyped-call, no-any-return]
 
 
-def gather(value: torch.Tensor, ranks: Ranks, factors: Factors, dim: int, layout: Layout) -> torch.Tensor:
-    """The whole value along one dim from every rank's slice; backward, this rank's slice of the gradient."""
-    return _Gather.apply(value, ranks, factors, dim, layout)  # type: ignore[no-untyped-call, no-any-return]
+def leave(value: torch.Tensor, ranks: Ranks, factors: Factors) -> torch.Tensor:
+    """Identity forward; backward, the gradient counts on the first rank along some factors only."""
+    if not (value.requires_grad and torch.is_grad_enabled()):
+        return value
+    return _Leave.apply(value, ranks, factors)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def gather(
+    value: torch.Tensor, ranks: Ranks, factors: Factors, dim: int, layout: Layout, summed: Factors = ()
+) -> torch.Tensor:
+    """The whole value along one dim from every rank's slice; backward, this rank's slice of the gradient.
+
+    Over the factors in `summed` every rank has only its part of the gradient's sum, and the slice is of the sum.
+    """
+    return _Gather.apply(value, ranks, factors, dim, layout, summed)  # type: ignore[no-untyped-call, no-any-return]
 
 
 def slice_to_rank(value: torch.Tensor, ranks: Ranks, layouts: Sequence[Layout | None]) -> torch.Tensor:

@@ -72,6 +72,14 @@ class Ranks(ABC):
         self._note("all_gather", phase, "activation", factors, value)
         return self._all_gather(value.contiguous(), factors)
 
+    def reduce_scatter(self, parts: Sequence[torch.Tensor], factors: Factors, phase: str) -> torch.Tensor:
+        """The sum over the ranks along some factors of the part meant for this rank; parts are in order of positions."""
+        if parts_of(factors) == 1:
+            return parts[0]
+        stacked = torch.stack(list(parts))
+        self._note("reduce_scatter", phase, "activation", factors, stacked)
+        return self._reduce_scatter(stacked, factors)
+
     def _note(self, kind: str, phase: str, of: str, factors: Factors, value: torch.Tensor) -> None:
         if self._log is not None:
             self._log.calls.append(
@@ -83,6 +91,9 @@ class Ranks(ABC):
 
     @abstractmethod
     def _all_gather(self, value: torch.Tensor, factors: Factors) -> list[torch.Tensor]: ...
+
+    @abstractmethod
+    def _reduce_scatter(self, stacked: torch.Tensor, factors: Factors) -> torch.Tensor: ...
 
 
 class ProcessRanks(Ranks):
@@ -118,3 +129,8 @@ class ProcessRanks(Ranks):
         value = value.reshape(1, *value.shape)
         joined = torch.ops._c10d_functional.all_gather_into_tensor(value, parts, name)
         return list(torch.ops._c10d_functional.wait_tensor(joined).unbind(0))
+
+    def _reduce_scatter(self, stacked: torch.Tensor, factors: Factors) -> torch.Tensor:
+        name, parts = self.group(factors).group_name, parts_of(factors)
+        part = torch.ops._c10d_functional.reduce_scatter_tensor(stacked, "sum", parts, name)
+        return torch.ops._c10d_functional.wait_tensor(part).squeeze(0)

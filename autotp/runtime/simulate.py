@@ -51,6 +51,9 @@ class SimulatedRanks(Ranks):
     def _all_gather(self, value: torch.Tensor, factors: Factors) -> list[torch.Tensor]:
         return self._exchange(value, factors)
 
+    def _reduce_scatter(self, stacked: torch.Tensor, factors: Factors) -> torch.Tensor:
+        return torch.stack(self._exchange(stacked, factors)).sum(0)[self.coordinate(factors)]
+
 
 def simulate(size: int, run: Callable[[Ranks], T]) -> list[T]:
     """Run a function once per simulated rank and return the results in rank order.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from ..call import Call
 from ..facts import Fact
-from . import attention, contract, create, index, reduce, shape, split
+from . import attention, collect, contract, create, index, reduce, shape, split
 
 CODE: Mapping[str, Callable[[Call], Fact]] = {
     **shape.RULES,
@@ -16,4 +16,5 @@ CODE: Mapping[str, Callable[[Call], Fact]] = {
     **contract.RULES,
     **attention.RULES,
     **create.RULES,
+    **collect.RULES,
 }

@@ -1,0 +1,177 @@
+"""The public functions: plan, parallelize, verify and what reads a parallel model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from .errors import UsageError
+from .huggingface import models
+from .planner.cost import DEFAULT_HARDWARE, Workload
+from .planner.make import make_plan
+from .planner.plan import Plan
+from .planner.survey import Example, Survey, survey
+from .rewrite.apply import apply_plan, check_plan, make_compilers
+from .runtime.ranks import ProcessRanks
+
+# What a user may name as a model: a module, a transformers configuration, a folder, a config.json or a type name.
+Source: TypeAlias = Any
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def plan(
+    model: Source,
+    tp: int,
+    *,
+    example: Any = None,
+    hardware: str = DEFAULT_HARDWARE,
+    tokens: int = 4096,
+    rules: Sequence[str | Path] = (),
+) -> Plan:
+    """Plan tensor parallelism for `tp` ranks. Needs no process group, no weights and no GPU.
+
+    Args:
+        model: an `nn.Module` (any device, meta included), a transformers configuration, a folder or `config.json`, a model
+            id in the local cache, or a model type such as `"llama"`.
+        tp: number of ranks, at least 1.
+        example: for a module that is not from transformers, the arguments of one forward: a tensor, a tuple of
+            arguments, a dict of keyword arguments, or `(args, kwargs)`. Only shapes and dtypes matter.
+        hardware: a node from `rules/hardware`, used to weigh collectives against each other.
+        tokens: tokens of one step that collectives are weighed at.
+        rules: folders with rules of your own, laid out as `rules/` is.
+
+    Raises:
+        UsageError: an argument is wrong. RuleError: a rule file is wrong.
+    """
+    check_size(tp)
+    module = models.resolve(model)
+    found = survey(module, examples_for(module, example), rule_folders(rules))
+    return make_plan(module, found, tp, hardware, Workload(tokens=tokens))
+
+
+def parallelize(
+    model: Model,
+    tp: int | None = None,
+    *,
+    mesh: DeviceMesh | None = None,
+    plan: Plan | None = None,
+    example: Any = None,
+    rules: Sequence[str | Path] = (),
+) -> Model:
+    """Make a model one rank's part of a tensor-parallel model, in place, and return it.
+
+    Call it on every rank inside `torchrun`, on equal models. Parameters on the meta device stay there.
+
+    Args:
+        model: the dense module; its weights may be on any device.
+        tp: number of ranks; the world size unless given. It must divide the world size: neighbouring ranks form a group.
+        mesh: a one-dimensional mesh, or one with a dim named "tp", instead of `tp`.
+        plan: a plan from `autotp.plan`, edited or not; made here unless given.
+        example: as for `autotp.plan`.
+        rules: as for `autotp.plan`.
+
+    Raises:
+        UsageError: no process group, or a wrong argument. PlanError: the plan is for another model or group.
+        UnsoundPlanError: at the first call of a unit whose plan cuts what must stay whole.
+    """
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"parallelize takes an nn.Module, not {type(model).__name__}; autotp.plan takes configurations too")
+    ranks = ProcessRanks(_lines(tp, mesh))
+    folders = rule_folders(rules)
+    if plan is not None:
+        check_plan(model, plan, ranks.size)
+    found: Survey | None = None
+    if plan is None or example is not None or models.is_transformers_model(model):
+        found = survey(model, examples_for(model, example), folders)
+    if plan is None:
+        assert found is not None
+        plan = make_plan(model, found, ranks.size)
+    apply_plan(model, plan, ranks, make_compilers(plan, found, folders))
+    return model
+
+
+def check_size(tp: object) -> None:
+    """Raises UsageError unless tp is a whole number of at least one."""
+    if isinstance(tp, bool) or not isinstance(tp, int) or tp < 1:
+        raise UsageError(f"tp must be a whole number of at least 1, not {tp!r}")
+
+
+def rule_folders(rules: Sequence[str | Path]) -> tuple[Path, ...]:
+    """Folders of rules as paths. Raises UsageError for one that does not exist."""
+    folders = tuple(Path(folder) for folder in ([rules] if isinstance(rules, (str, Path)) else rules))
+    for folder in folders:
+        if not folder.is_dir():
+            raise UsageError(f"the rules folder {folder} does not exist")
+    return folders
+
+
+def _lines(tp: int | None, mesh: DeviceMesh | None) -> list[list[int]]:
+    """The global ranks of every tensor-parallel group."""
+    if not (dist.is_available() and dist.is_initialized()):
+        raise UsageError("there is no process group; call torch.distributed.init_process_group() first, under torchrun")
+    world = dist.get_world_size()
+    if mesh is not None:
+        if tp is not None:
+            raise UsageError("give tp or mesh, not both")
+        return _mesh_lines(mesh)
+    size = world if tp is None else tp
+    check_size(size)
+    if size > world or world % size:
+        raise UsageError(f"tp={size} does not divide the {world} ranks of the process group")
+    return [list(range(first, first + size)) for first in range(0, world, size)]
+
+
+def _mesh_lines(mesh: DeviceMesh) -> list[list[int]]:
+    names = mesh.mesh_dim_names or ()
+    if mesh.ndim > 1 and "tp" not in names:
+        raise UsageError(f"a mesh of {mesh.ndim} dims needs one named 'tp', this one has {list(names)}")
+    dim = names.index("tp") if mesh.ndim > 1 else 0
+    lines: list[list[int]] = mesh.mesh.movedim(dim, -1).reshape(-1, mesh.size(dim)).tolist()
+    return lines
+
+
+def examples_for(model: nn.Module, example: Any) -> list[Example]:
+    """Two calls of different sizes. Raises UsageError if the model's inputs are not known and none were given."""
+    if example is not None:
+        return _two_sizes(_as_call(example))
+    if models.is_transformers_model(model):
+        return [((), models.example_inputs(model, *sizes)) for sizes in models.EXAMPLE_SIZES]
+    raise UsageError(
+        f"the inputs of {type(model).__name__} are not known; give those of one forward, as example=(tensor, ...)"
+    )
+
+
+def _as_call(example: Any) -> Example:
+    if isinstance(example, torch.Tensor):
+        return (example,), {}
+    if isinstance(example, dict):
+        return (), example
+    if isinstance(example, (tuple, list)):
+        if len(example) == 2 and isinstance(example[0], (tuple, list)) and isinstance(example[1], dict):
+            return tuple(example[0]), example[1]
+        return tuple(example), {}
+    raise UsageError(f"example must be a tensor, a tuple of arguments or a dict of them, not {type(example).__name__}")
+
+
+def _two_sizes(call: Example) -> list[Example]:
+    """The call and one with a larger batch: the first dim of every tensor that shares the largest tensor's one."""
+    leaves, spec = torch.utils._pytree.tree_flatten(call)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim()]
+    if not tensors:
+        return [call]
+    batch = max(tensors, key=torch.Tensor.numel).shape[0]
+
+    def larger(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor) and leaf.dim() and leaf.shape[0] == batch:
+            return torch.empty((batch + 2, *leaf.shape[1:]), dtype=leaf.dtype, device="meta")
+        return leaf
+
+    args, kwargs = torch.utils._pytree.tree_unflatten([larger(leaf) for leaf in leaves], spec)
+    return [call, (tuple(args), kwargs)]
+

@@ -1,0 +1,25 @@
+"""The marker of a value that is collected from all ranks where it is made, whatever its parameter's cut."""
+
+from __future__ import annotations
+
+import torch
+
+from ..call import Call
+from ..facts import Fact
+from ..term import axis
+
+
+def collect(value: torch.Tensor) -> torch.Tensor:
+    """Stands in a graph after an operator whose output may be cut and is then gathered at once."""
+    return value
+
+
+def collected(call: Call) -> Fact:
+    """The last dim behind the marker is an unknown of its own: cutting it before does not cut it after."""
+    (value,) = call.operands
+    dims = call.dims(value)
+    everything = (frozenset([0]),)
+    return Fact(((*dims[:-1], axis(dims[-1].size)),), (value,), linear=everything, zeros=everything, collects=True)
+
+
+RULES = {"collect": collected}

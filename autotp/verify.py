@@ -1,0 +1,215 @@
+"""Verification: a parallel model against the dense one, all ranks simulated in one process."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from .api import Source, check_size, examples_for, rule_folders
+from .checkpoint.full import full_gradients
+from .errors import VerificationError
+from .huggingface import models
+from .planner.make import make_plan
+from .planner.plan import Plan
+from .planner.survey import Example, survey
+from .rewrite.apply import apply_plan, make_compilers
+from .runtime.ranks import Ranks
+from .runtime.simulate import simulate
+
+TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The largest difference found in one tensor, relative to its largest entry (see `verify`)."""
+
+    name: str
+    error: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """What verification found. `planned` and `counted` are collectives by (kind, phase, of) over one training step."""
+
+    model: str
+    tp: int
+    outputs: tuple[Difference, ...]
+    gradients: tuple[Difference, ...]
+    planned: Mapping[str, int]
+    counted: Mapping[str, int]
+    tolerance: float = TOLERANCE
+
+    @property
+    def exact(self) -> bool:
+        """Returns if every output and gradient is within the tolerance."""
+        return all(difference.error <= self.tolerance for difference in (*self.outputs, *self.gradients))
+
+    @property
+    def counts_agree(self) -> bool:
+        """Returns if exactly the planned collectives ran."""
+        return dict(self.planned) == dict(self.counted)
+
+    @property
+    def ok(self) -> bool:
+        """Returns if the parallel model is the dense one, at the planned collectives."""
+        return self.exact and self.counts_agree
+
+    def worst(self) -> tuple[Difference, ...]:
+        """The worst output and the worst gradient."""
+        groups = [group for group in (self.outputs, self.gradients) if group]
+        return tuple(max(group, key=lambda difference: difference.error) for group in groups)
+
+    def raise_for_failure(self) -> None:
+        """Raises VerificationError naming the worst tensor, or the collectives that differ from the plan."""
+        if not self.exact:
+            worst = max(self.worst(), key=lambda difference: difference.error)
+            raise VerificationError(f"{self.model} at tp {self.tp}: {worst.name} differs by {worst.error:.1e}")
+        if not self.counts_agree:
+            raise VerificationError(
+                f"{self.model} at tp {self.tp}: planned {dict(self.planned)}, counted {dict(self.counted)} collectives"
+            )
+
+    def to_json(self) -> str:
+        """The report as JSON."""
+        return json.dumps({**dataclasses.asdict(self), "ok": self.ok}, indent=2) + "\n"
+
+
+class Float64(TorchFunctionMode):
+    """Every cast to a smaller floating type becomes one to float64, so that only arithmetic order is left to differ."""
+
+    SMALLER = frozenset({torch.float32, torch.float16, torch.bfloat16})
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def widen(value: Any) -> Any:
+            return torch.float64 if isinstance(value, torch.dtype) and value in self.SMALLER else value
+
+        if func in (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16):
+            func = torch.Tensor.double
+        if any(isinstance(leaf, torch.dtype) for leaf in pytree.tree_leaves((args, kwargs))):
+            args, kwargs = pytree.tree_map(widen, (args, kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def verify(
+    model: Source,
+    tp: int,
+    *,
+    plan: Plan | None = None,
+    example: Any = None,
+    rules: Sequence[str | Path] = (),
+    seed: int = 0,
+) -> Report:
+    """Compare a model's parallel form with the dense one in float64: outputs, every gradient, collectives.
+
+    All ranks are simulated in this process, so any tp works without GPUs or a launcher. The model is copied, and
+    computes entirely in float64. A difference is relative to the tensor's largest entry, or to the model's
+    largest gradient where the true one vanishes (as a key bias's does).
+
+    Args:
+        model: as for `autotp.plan`; without weights it gets random ones.
+        tp: number of ranks.
+        plan: the plan to verify; the best one unless given.
+        example: for a module not from transformers the arguments of one forward, on real tensors.
+        rules: as for `autotp.plan`.
+        seed: of random weights, inputs and output weights.
+    """
+    check_size(tp)
+    torch.manual_seed(seed)
+    dense = _dense(models.resolve(model))
+    folders = rule_folders(rules)
+    examples = examples_for(dense, example)
+    found = survey(dense, examples, folders)
+    plan = plan or make_plan(dense, found, tp)
+    call = _real_call(dense, examples[0])
+    outputs, gradients = _run(dense, call, seed)
+    compilers = make_compilers(plan, found, folders)
+
+    def rank_run(ranks: Ranks) -> Any:
+        parallel = apply_plan(copy.deepcopy(dense), plan, ranks, compilers)
+        with ranks.logging() as log:
+            results, _ = _run(parallel, call, seed)
+        return results, full_gradients(parallel), log
+
+    runs = simulate(tp, rank_run)
+    return Report(
+        model=type(dense).__name__,
+        tp=tp,
+        outputs=_compare(outputs, [run[0] for run in runs], {}),
+        gradients=_compare(gradients, [run[1] for run in runs], gradients),
+        planned=planned_collectives(plan),
+        counted=dict(Counter(f"{c.kind} {c.phase} {c.of}" for c in runs[0][2].calls if c.phase != "checkpoint")),
+    )
+
+
+def planned_collectives(plan: Plan) -> dict[str, int]:
+    """Collectives of one training step of the whole model by "kind phase of"."""
+    counts: Counter[str] = Counter()
+    for unit in plan.units:
+        for c in unit.collectives:
+            counts[f"{c.kind} {c.phase} {c.of}"] += len(unit.instances)
+    return dict(counts)
+
+
+def _dense(model: nn.Module) -> nn.Module:
+    """A float64 copy on the CPU in eval mode, with random weights where there are none."""
+    if any(tensor.is_meta for tensor in model.parameters()):
+        model = models.build_model(model.config, meta=False) if models.is_transformers_model(model) else model.to_empty(device="cpu")
+        for parameter in model.parameters():
+            nn.init.normal_(parameter, std=0.2)
+    return copy.deepcopy(model).to("cpu", torch.float64).eval()
+
+
+def _real_call(model: nn.Module, example: Example) -> Example:
+    """The example with real inputs in place of those without data."""
+    vocabulary = getattr(getattr(model, "config", None), "vocab_size", None) or 100
+
+    def real(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        if leaf.is_floating_point():
+            return torch.randn(leaf.shape, dtype=torch.float64) if leaf.is_meta else leaf.double()
+        return torch.randint(0, vocabulary, leaf.shape) if leaf.is_meta else leaf
+
+    args, kwargs = pytree.tree_map(real, example)
+    return tuple(args), kwargs
+
+
+def _run(model: nn.Module, call: Example, seed: int) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Outputs by name, and gradients of the parameters and floating inputs of a random weighting of the outputs."""
+    model.zero_grad()
+    with Float64():
+        leaves = pytree.tree_leaves(model(*call[0], **call[1]))
+        outputs = {f"output {i}": leaf for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
+        weights = torch.Generator().manual_seed(seed)
+        loss = sum(
+            (output * torch.randn(output.shape, generator=weights, dtype=output.dtype)).sum()
+            for output in outputs.values()
+            if output.is_floating_point() and output.requires_grad
+        )
+        loss.backward()  # type: ignore[union-attr]
+    gradients = {n: p.grad for n, p in model.named_parameters(remove_duplicate=False) if p.grad is not None}
+    return {name: output.detach() for name, output in outputs.items()}, gradients
+
+
+def _compare(
+    true: Mapping[str, torch.Tensor], ranks: Sequence[Mapping[str, torch.Tensor]], scale: Mapping[str, torch.Tensor]
+) -> tuple[Difference, ...]:
+    largest = max((float(tensor.abs().max()) for tensor in scale.values() if tensor.numel()), default=0.0)
+    found = []
+    for name, tensor in true.items():
+        own = float(tensor.abs().max()) if tensor.numel() else 0.0
+        unit = own if own > TOLERANCE * largest else largest
+        worst = max(float((rank[name] - tensor).abs().max()) for rank in ranks) if tensor.numel() else 0.0
+        found.append(Difference(name, worst / unit if unit else worst))
+    return tuple(found)

@@ -1,0 +1,302 @@
+"""Operator rules are proved by arithmetic: what runs whole, and what runs cut on simulated ranks, gives the same numbers.
+
+Operands are parameters of a small module, captured and rewritten as a unit of a model is. One axis is cut at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from autotp.axes.call import is_tensor, named_arguments, operator_name
+from autotp.axes.facts import Typing
+from autotp.axes.infer import infer
+from autotp.axes.layout import Cut, Cuts, Factor
+from autotp.axes.rules import operator_rules
+from autotp.axes.term import Axis, axes_of
+from autotp.capture.signature import VaryingDims, call_site
+from autotp.capture.trace import Traced, trace
+from autotp.capture.units import Unit
+from autotp.errors import UnsoundPlanError
+from autotp.placement.place import place
+from autotp.rewrite.build import Program, build
+from autotp.runtime.ranks import Ranks
+from autotp.runtime.simulate import simulate
+from autotp.runtime.slices import take
+
+Function: TypeAlias = Callable[..., Any]
+# The n-th axis of a dim of an operand.
+Place: TypeAlias = tuple[int, int, int]
+
+RANKS = (2, 3)
+TOLERANCE = 1e-12
+
+
+class Subject(nn.Module):
+    """A function of its parameters `operand_0`, `operand_1`, ..; those in `inputs` are arguments of its call instead."""
+
+    def __init__(self, function: Function, operands: Sequence[torch.Tensor], inputs: Collection[int] = ()) -> None:
+        super().__init__()
+        self.function, self.count, self.inputs = function, len(operands), tuple(sorted(inputs))
+        for i, operand in enumerate(operands):
+            if i not in self.inputs:
+                value = operand.detach().clone()
+                setattr(self, f"operand_{i}", nn.Parameter(value, requires_grad=_is_differentiable(value)))
+
+    def forward(self, *inputs: Any, **handles: Any) -> Any:
+        given = dict(zip(self.inputs, inputs, strict=True))
+        operands = [given[i] if i in given else getattr(self, f"operand_{i}") for i in range(self.count)]
+        return self.function(*operands, **handles)
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A function as a graph with its terms, and the operands it was captured for."""
+
+    function: Function
+    operands: tuple[torch.Tensor, ...]
+    inputs: tuple[int, ...]
+    traced: Traced
+    typing: Typing
+
+    @property
+    def operators(self) -> frozenset[str]:
+        """Names of all operators in the graph."""
+        return frozenset(operator_name(n.target) for n in self.traced.graph.nodes if n.op == "call_function")
+
+    def terms(self, operand: int) -> list[list[Axis]]:
+        """The axes of each dim of a parameter, major to minor."""
+        for node in self.traced.graph.nodes:
+            if node.op == "get_attr" and node.target == f"operand_{operand}":
+                return [list(axes_of(term)) for term in self.typing.dims(node)]
+        return [[] for _ in self.operands[operand].shape]
+
+    def axes(self) -> Iterator[tuple[Place, Axis]]:
+        """Every axis of every parameter, by its places."""
+        for i in range(len(self.operands)):
+            for dim, axes in enumerate(self.terms(i)):
+                yield from (((i, dim, number), axis) for number, axis in enumerate(axes))
+
+
+@dataclass
+class Proof:
+    """Which cuts, by axis and number of ranks, were proved, and which were refused, with the reason."""
+
+    captured: Captured
+    proved: set[tuple[Axis, int]] = field(default_factory=set)
+    refused: dict[tuple[Axis, int], str] = field(default_factory=dict)
+
+    def sizes(self, operand: int, ranks: int) -> list[list[int]]:
+        """The sizes of the axes, dim by dim, that a parameter was proved to be cuttable along."""
+        return [
+            [axis.size for axis in axes if (axis, ranks) in self.proved] for axes in self.captured.terms(operand)
+        ]
+
+
+def capture(function: Function, operands: Sequence[torch.Tensor], inputs: Collection[int] = ()) -> Captured:
+    """Trace a function of tensors and infer its terms."""
+    subject = Subject(function, operands, inputs)
+    given = tuple(_fresh(operands[i]) for i in subject.inputs)
+    traced = trace(subject, Unit("", 0), call_site(subject, given, {}), VaryingDims())
+    return Captured(function, tuple(operands), subject.inputs, traced, infer(traced.graph, operator_rules()))
+
+
+def prove(
+    function: Function, operands: Sequence[torch.Tensor], ranks: Sequence[int] = RANKS, inputs: Collection[int] = ()
+) -> Proof:
+    """Cut every axis that may be cut, one at a time, over every number of ranks.
+
+    Raises AssertionError where an output, or the gradient of an operand, then differs from the whole one.
+    """
+    proof = Proof(capture(function, operands, inputs))
+    truth = _Truth(proof.captured)
+    for axis in {axis for _, axis in proof.captured.axes() if not axis.pins}:
+        for count in ranks:
+            factor = Factor(count, 1)
+            reason = truth.check({axis: Cut((factor,), -(-axis.size // count) * count)}, count)
+            if reason is None:
+                proof.proved.add((axis, count))
+            else:
+                proof.refused[axis, count] = reason
+    return proof
+
+
+def prove_partial(
+    function: Function, operands: Sequence[torch.Tensor], group: Collection[int], ranks: Sequence[int] = RANKS
+) -> None:
+    """Let the operands of a group arrive as partial sums.
+
+    Raises AssertionError where an output or a gradient then differs from the whole one, or where it is refused.
+    """
+    summands = 4
+    stacked = [torch.stack([o / summands] * summands) if i in group else o for i, o in enumerate(operands)]
+    for i in group:
+        stacked[i] = stacked[i] + torch.linspace(-0.1, 0.1, summands).view(-1, *[1] * operands[i].dim())
+
+    def of_sums(*values: torch.Tensor) -> Any:
+        return function(*(value.sum(0) if i in group else value for i, value in enumerate(values)))
+
+    captured = capture(of_sums, stacked)
+    axes = {captured.terms(i)[0][0] for i in group if captured.terms(i)[0]}
+    truth = _Truth(captured)
+    for count in ranks:
+        reason = truth.check({axis: Cut((Factor(count, 1),), -(-summands // count) * count) for axis in axes}, count)
+        assert reason is None, f"a partial sum is refused: {reason}"
+
+
+class _Truth:
+    """The outputs and gradients of a function that runs whole."""
+
+    def __init__(self, captured: Captured) -> None:
+        self.captured = captured
+        self.outputs, self.gradients = _run(captured, lambda *values: captured.function(*values), captured.operands)
+
+    def check(self, cuts: Cuts, size: int) -> str | None:
+        """Run the function cut; returns the reason if it is refused. Raises AssertionError if a number differs."""
+        traced, count = self.captured.traced, len(self.captured.operands)
+        try:
+            placement = place(traced.graph, self.captured.typing, cuts, lambda node, ranks: 1.0)
+        except UnsoundPlanError as refusal:
+            return str(refusal)
+        program = build(placement, traced.constants, "operator")
+        layouts = [program.layouts.get(f"operand_{i}", [None] * self.captured.operands[i].dim()) for i in range(count)]
+
+        def run(ranks: Ranks) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+            local = [take(o, own, ranks.rank) for o, own in zip(self.captured.operands, layouts, strict=True)]
+            return _run(self.captured, _local(program, ranks, self.captured.inputs), local)
+
+        for rank, (outputs, gradients) in enumerate(simulate(size, run)):
+            where = f"{program.code}\ncut {[str(a) for a in cuts]} in {size}, rank {rank}"
+            _same(outputs, self.outputs, f"{where}: output")
+            slices = [take(g, own, rank) for g, own in zip(self.gradients, layouts, strict=True)]
+            _same(gradients, slices, f"{where}: gradient of operand")
+        return None
+
+
+def _local(program: Program, ranks: Ranks, inputs: Sequence[int]) -> Function:
+    def run(*values: torch.Tensor) -> list[torch.Tensor]:
+        module = nn.Module()
+        for i, value in enumerate(values):
+            module.__dict__[f"operand_{i}"] = value
+        return program.run(module, ranks, *(values[i] for i in inputs), *program.constants)
+
+    return run
+
+
+def _run(
+    captured: Captured, function: Function, operands: Sequence[torch.Tensor]
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Outputs, and the gradients of all operands under random cotangents (zero where there is none)."""
+    values = [_fresh(operand) for operand in operands]
+    outputs = [leaf for leaf in pytree.tree_leaves(function(*values)) if isinstance(leaf, torch.Tensor)]
+    generator = torch.Generator().manual_seed(0)
+    cotangents = [torch.randn(o.shape, generator=generator, dtype=torch.float64) for o in outputs]
+    pairs = [(o, c.to(o.dtype)) for o, c in zip(outputs, cotangents, strict=True) if o.requires_grad]
+    wanted = [value for value in values if value.requires_grad]
+    found: Sequence[Any] = [None] * len(wanted)
+    if pairs and wanted:
+        found = torch.autograd.grad([o for o, _ in pairs], wanted, [c for _, c in pairs], allow_unused=True)
+    given = {id(value): gradient for value, gradient in zip(wanted, found, strict=True) if gradient is not None}
+    gradients = [given.get(id(value), torch.zeros_like(value)).detach() for value in values]
+    return [output.detach() for output in outputs], gradients
+
+
+def _fresh(operand: torch.Tensor) -> torch.Tensor:
+    return operand.detach().clone().requires_grad_(_is_differentiable(operand))
+
+
+def _is_differentiable(value: torch.Tensor) -> bool:
+    return value.is_floating_point() or value.is_complex()
+
+
+def _same(found: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor], where: str) -> None:
+    assert len(found) == len(wanted), f"{where}s: {len(found)} instead of {len(wanted)}"
+    for number, (one, other) in enumerate(zip(found, wanted, strict=True)):
+        torch.testing.assert_close(
+            one, other, rtol=TOLERANCE, atol=TOLERANCE, msg=lambda text, n=number: f"{where} {n}: {text}"
+        )
+
+
+# -- what the facts claim of single operators ---------------------------------------------------------------------
+
+
+def check_claims(captured: Captured) -> int:
+    """Check every claim of linearity and of zeros at every node, on the values that reach it; returns how many.
+
+    Raises AssertionError naming the node and the group of operands for which a claim does not hold.
+    """
+    checked = 0
+    for node, values in _reached(captured):
+        fact, arguments = captured.typing.facts[node], named_arguments(node)
+        generator = torch.Generator().manual_seed(1)
+
+        def apply(replaced: Mapping[int, torch.Tensor]) -> list[torch.Tensor]:
+            return _apply(captured, node, arguments, values, replaced)  # noqa: B023
+
+        for group in fact.linear:
+            first = {i: values[fact.operands[i]] for i in group}
+            second = {i: _other(value, generator) for i, value in first.items()}
+            joint = apply({i: pytree.tree_map(lambda x, y: 2 * x - 3 * y, first[i], second[i]) for i in group})
+            apart = [2 * one - 3 * other for one, other in zip(apply(first), apply(second), strict=True)]
+            _same(joint, apart, f"{node.format_node()} is not linear in {sorted(group)}: result")
+        for group in fact.zeros:
+            results = apply({i: pytree.tree_map(torch.zeros_like, values[fact.operands[i]]) for i in group})
+            zeros = [torch.zeros_like(result) for result in results]
+            _same(results, zeros, f"{node.format_node()} is not zero where {sorted(group)} are: result")
+        checked += len(fact.linear) + len(fact.zeros)
+    return checked
+
+
+def _reached(captured: Captured) -> Iterator[tuple[torch.fx.Node, dict[torch.fx.Node, Any]]]:
+    """Every operator in the graph, and the values of all nodes before it."""
+    values: dict[torch.fx.Node, Any] = {}
+    given = iter(captured.inputs)
+    for node in captured.traced.graph.nodes:
+        if node.op == "get_attr":
+            constants = captured.traced.constants
+            own = constants.get(str(node.target))
+            values[node] = own if own is not None else captured.operands[int(str(node.target).rpartition("_")[2])]
+        elif node.op == "placeholder":
+            values[node] = captured.operands[next(given)]
+        elif node.op == "call_function":
+            if node in captured.typing.facts:
+                yield node, values
+            args, kwargs = pytree.tree_map_only(torch.fx.Node, values.__getitem__, (node.args, node.kwargs))
+            values[node] = node.target(*args, **kwargs)
+
+
+def _apply(
+    captured: Captured,
+    node: torch.fx.Node,
+    arguments: Mapping[str, Any],
+    values: Mapping[torch.fx.Node, Any],
+    replaced: Mapping[int, Any],
+) -> list[torch.Tensor]:
+    """Run one node with some of its operands replaced, by their position among the operands."""
+    number, operands = iter(range(10**6)), captured.typing.facts[node].operands
+
+    def value(leaf: Any) -> Any:
+        if is_tensor(leaf) or leaf in operands:
+            position = next(number)
+            return replaced.get(position, values[leaf])
+        return values[leaf] if isinstance(leaf, torch.fx.Node) else leaf
+
+    filled = pytree.tree_map(value, arguments)
+    by_position = [filled.pop(str(i)) for i in range(len(node.args)) if str(i) in filled]
+    if isinstance(node.target, torch._ops.OpOverload):
+        by_position = [filled.pop(a.name) for a in node.target._schema.arguments if not a.kwarg_only and a.name in filled]
+    result = node.target(*by_position, **filled)  # type: ignore[operator]
+    return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+
+
+def _other(value: Any, generator: torch.Generator) -> Any:
+    if isinstance(value, (list, tuple)):
+        return type(value)(_other(part, generator) for part in value)
+    if not _is_differentiable(value):
+        return torch.randint(0, 5, value.shape, generator=generator).to(value.dtype)
+    return torch.randn(value.shape, generator=generator, dtype=value.dtype)
