@@ -6,7 +6,8 @@ import copy
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -132,14 +133,15 @@ def verify(
     found = survey(dense, examples, folders)
     plan = plan or make_plan(dense, found, tp)
     call = _real_call(dense, examples[0])
-    outputs, gradients = _run(dense, call, seed)
+    paths = [path for unit in plan.units for path in unit.instances]
+    outputs, gradients = _run(dense, call, seed, paths)
     compilers = make_compilers(plan, found, folders)
 
     def rank_run(ranks: Ranks) -> Any:
         parallel = apply_plan(copy.deepcopy(dense), plan, ranks, compilers)
         with ranks.logging() as log:
-            results, _ = _run(parallel, call, seed)
-        return results, full_gradients(parallel), log
+            results, gradients = _run(parallel, call, seed, paths)
+        return results, gradients | full_gradients(parallel), log
 
     runs = simulate(tp, rank_run)
     return Report(
@@ -185,10 +187,15 @@ def _real_call(model: nn.Module, example: Example) -> Example:
     return tuple(args), kwargs
 
 
-def _run(model: nn.Module, call: Example, seed: int) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Outputs by name, and gradients of the parameters and floating inputs of a random weighting of the outputs."""
+def _run(
+    model: nn.Module, call: Example, seed: int, units: Sequence[str]
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Outputs by name, and the gradients that a random weighting of them gives to parameters and to the results of units.
+
+    The result of the embedding's unit is what the first block reads: its gradient is that of the input embeddings.
+    """
     model.zero_grad()
-    with Float64():
+    with Float64(), _unit_results(model, units) as results:
         leaves = pytree.tree_leaves(model(*call[0], **call[1]))
         outputs = {f"output {i}": leaf for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
         weights = torch.Generator().manual_seed(seed)
@@ -199,7 +206,30 @@ def _run(model: nn.Module, call: Example, seed: int) -> tuple[dict[str, torch.Te
         )
         loss.backward()  # type: ignore[union-attr]
     gradients = {n: p.grad for n, p in model.named_parameters(remove_duplicate=False) if p.grad is not None}
+    gradients |= {f"result of {path}": r.grad for path, r in results.items() if r.grad is not None}
     return {name: output.detach() for name, output in outputs.items()}, gradients
+
+
+@contextmanager
+def _unit_results(model: nn.Module, units: Sequence[str]) -> Iterator[dict[str, torch.Tensor]]:
+    """Collects the first tensor that each unit gives, so that its gradient is kept."""
+    results: dict[str, torch.Tensor] = {}
+
+    def hook_for(path: str) -> Any:
+        def hook(module: nn.Module, args: Any, result: Any) -> None:
+            first = next((leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)), None)
+            if first is not None and first.requires_grad and path not in results:
+                first.retain_grad()
+                results[path] = first
+
+        return hook
+
+    hooks = [model.get_submodule(path).register_forward_hook(hook_for(path)) for path in units]
+    try:
+        yield results
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _compare(

@@ -47,7 +47,8 @@ class Call:
 
     def __init__(self, node: torch.fx.Node, known: dict[torch.fx.Node, Fact], sizes: Sizes) -> None:
         self.node = node
-        self.name = operator_name(node.target)
+        # A method of an opaque object is known by the method's name.
+        self.name = f"opaque.{node.meta['opaque']}" if "opaque" in node.meta else operator_name(node.target)
         self.sizes = sizes
         self.arguments = named_arguments(node)
         self._known = known

@@ -123,7 +123,8 @@ class _Application:
                 self.call.equal(known, term)
 
     def _result(self, group: Group, leading: Dims, number: int) -> Dims:
-        shape = self.call.shape(number if len(self.signature.results) > 1 else None)
+        several = isinstance(self.call.node.meta["val"], (list, tuple))
+        shape = self.call.shape(number if several else None)
         letters = shape[len(shape) - len(group.letters) :] if group.letters else []
         for letter, size in zip(group.letters, letters, strict=True):
             self.terms.setdefault(letter, axis(size))

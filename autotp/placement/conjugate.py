@@ -26,8 +26,8 @@ from ..axes.layout import Cuts, Factor, factors_of, is_whole, layout_of, leaves,
 from .flow import Flow
 from .typed import TypedGraph, is_parameter
 
-# Cost of one all-reduce over so many ranks of the value of a node (its whole value, or one segment).
-Price: TypeAlias = Callable[[torch.fx.Node, int], float]
+# Cost of one collective of a kind, on the value of a node, over so many ranks.
+Price: TypeAlias = Callable[[str, torch.fx.Node, int], float]
 # A value as some consumer reads it: the node, and whether reduced.
 Version: TypeAlias = tuple[torch.fx.Node, bool]
 
@@ -198,7 +198,7 @@ def _cut(problem: _Problem) -> tuple[list[tuple[Version, torch.fx.Node]], set[Ve
             network.add_edge(_SAME, version)
         elif problem.typed.facts[version[0]].collects:
             # Where the gradient varies behind a collection, the collection's own backward scatters the sum.
-            network.add_edge(_SAME, version, capacity=problem.price(version[0], problem.factor.size) / 2)
+            network.add_edge(_SAME, version, capacity=problem.price("reduce_scatter", version[0], problem.factor.size))
     for version, targets in consumers.items():
         _add_cost(network, problem, version, targets)
     _, (_, varying) = nx.minimum_cut(network, _SAME, _VARY)
@@ -221,7 +221,7 @@ def _add_cost(network: Any, problem: _Problem, version: Version, targets: list[V
     before = problem.placed.get(version, {})
     joint = [target for target in targets if before.get(target[0])]
     apart = [target for target in targets if not before.get(target[0])]
-    full = problem.price(node, problem.factor.size)
+    full = problem.price("all_reduce", node, problem.factor.size)
     if apart:
         network.add_edge(version, ("call", version), capacity=full)
         for target in apart:
@@ -230,7 +230,7 @@ def _add_cost(network: Any, problem: _Problem, version: Version, targets: list[V
         ranks = 1
         for factor in before[joint[0][0]]:
             ranks *= factor.size
-        further = problem.price(node, ranks * problem.factor.size) - problem.price(node, ranks)
+        further = problem.price("all_reduce", node, ranks * problem.factor.size) - problem.price("all_reduce", node, ranks)
         network.add_edge(version, ("join", version), capacity=max(further, 0.0))
         network.add_edge(("all", version), ("join", version), capacity=full)
         for target in joint:

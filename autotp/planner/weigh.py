@@ -37,9 +37,9 @@ class Weigher:
     def __init__(self, graph: torch.fx.Graph, machine: Hardware, workload: Workload) -> None:
         self.machine, self.workload, self.sizing = machine, workload, Sizing(graph, workload)
 
-    def price(self, node: torch.fx.Node, ranks: int) -> float:
-        """Seconds of an all-reduce of a node's whole value."""
-        return self._seconds("all_reduce", self.sizing.elements(node.meta["val"]), ranks)
+    def price(self, kind: str, node: torch.fx.Node, ranks: int) -> float:
+        """Seconds of one collective on a node's whole value."""
+        return self._seconds(kind, self.sizing.elements(node.meta["val"]), ranks)
 
     def _seconds(self, kind: str, elements: sympy.Expr, ranks: int) -> float:
         return self.machine.seconds(kind, self.sizing.number(elements) * self.workload.element_bytes, ranks)

@@ -50,16 +50,16 @@ def make_compilers(plan: Plan, found: Survey | None, rules: tuple[Path, ...] = (
 
 
 class _Prices:
-    """Prices of all-reduces on the plan's hardware at its workload, for any graph."""
+    """Prices of collectives on the plan's hardware at its workload, for any graph."""
 
     def __init__(self, plan: Plan) -> None:
         self.machine, self.workload = hardware(plan.hardware), Workload(plan.tokens, plan.element_bytes)
         self._weighers: dict[torch.fx.Graph, Weigher] = {}
 
-    def __call__(self, node: torch.fx.Node, ranks: int) -> float:
+    def __call__(self, kind: str, node: torch.fx.Node, ranks: int) -> float:
         if node.graph not in self._weighers:
             self._weighers = {node.graph: Weigher(node.graph, self.machine, self.workload)}
-        return self._weighers[node.graph].price(node, ranks)
+        return self._weighers[node.graph].price(kind, node, ranks)
 
 
 def apply_plan(model: nn.Module, plan: Plan, ranks: Ranks, compilers: Mapping[UnitPlan, Compiler]) -> nn.Module:

@@ -1,0 +1,74 @@
+"""The group of commands: one line for an error autotp raises on purpose, a traceback for a bug."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any
+
+import click
+import transformers
+
+from .. import __version__
+from ..errors import AutotpError
+from .demo import demo_command
+from .plan import plan_command
+from .verify import verify_command
+
+
+class Failure(click.ClickException):
+    """An AutotpError as the command line shows it."""
+
+    def __init__(self, error: AutotpError) -> None:
+        super().__init__(" ".join(str(error).split()))
+        self.exit_code = error.exit_code
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print the one line on standard error."""
+        click.echo(f"autotp: error: {self.format_message()}", file=file, err=True)
+
+
+class Group(click.Group):
+    """A group whose commands may raise AutotpError."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except AutotpError as error:
+            raise Failure(error) from error
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """No warnings about configurations and no bars for loading, which would run into the output."""
+    before = transformers.logging.get_verbosity()
+    bars = transformers.logging.is_progress_bar_enabled()
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers.logging.set_verbosity(before)
+        if bars:
+            transformers.logging.enable_progress_bar()
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="autotp")
+@click.pass_context
+def main(context: click.Context) -> None:
+    """Tensor parallelism for unmodified PyTorch models: inferred, proved and shown.
+
+    \b
+    Examples:
+      autotp plan llama --tp 8            what would be cut, and what it costs
+      autotp plan ./checkpoint --tp 4     the same for a folder with a config.json
+      autotp verify gpt2 --tp 2           cut model against whole model, all ranks in one process
+      autotp demo                         real weights, two real ranks on this machine
+    """
+    context.with_resource(quiet_transformers())
+
+
+main.add_command(plan_command)
+main.add_command(verify_command)
+main.add_command(demo_command)

@@ -1,0 +1,52 @@
+"""A plan unit by unit: how each parameter is cut, which collectives run and why they are that large."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from ..planner.plan import ParameterPlan, Plan, UnitPlan
+from .summary import kind_name
+from .text import add_row, byte_size, dims, duration, fold, make_table, paragraphs, place_of
+
+
+def plan_units(plan: Plan) -> Group:
+    """The tables of all units in which something is cut; equal units share theirs."""
+    parts: list[RenderableType] = []
+    for unit in plan.units:
+        if unit.layouts() or unit.collectives:
+            parts.append(_parameters(unit))
+        if unit.collectives:
+            parts.append(_collectives(unit))
+    return paragraphs(parts)
+
+
+def _parameters(unit: UnitPlan) -> Table:
+    equal = f", {len(unit.instances)} equal units" if len(unit.instances) > 1 else ""
+    columns = ("parameter", "placement", "whole", "on a rank", "layouts", "rule")
+    table = make_table(columns, title=place_of(unit.instances) + equal)
+    for name, parameter in folded(unit.parameters):
+        local = "=" if parameter.placement == "replicated" else dims(parameter.local_shape)
+        layouts = "" if parameter.placement == "replicated" else ", ".join(parameter.layouts)
+        add_row(table, (name, parameter.placement, dims(parameter.shape), local, layouts, parameter.rule))
+    return table
+
+
+def folded(parameters: Iterable[ParameterPlan]) -> list[tuple[str, ParameterPlan]]:
+    """Parameters that differ only in a number of their name, once each, under the folded name."""
+    alike: dict[tuple[object, ...], list[ParameterPlan]] = {}
+    for p in parameters:
+        name = tuple(part for part in p.name.split(".") if not part.isdecimal())
+        alike.setdefault((name, p.placement, p.shape, p.layouts, p.local_shape, p.rule), []).append(p)
+    return [(name, same[0]) for same in alike.values() for name in fold(p.name for p in same)]
+
+
+def _collectives(unit: UnitPlan) -> Table:
+    columns = ("collective", "phase", "of", "node", ">ranks", "elements", ">wire bytes", ">time", ">in a step")
+    table = make_table(columns)
+    for c in unit.collectives:
+        price = byte_size(c.wire_bytes), duration(c.seconds)
+        add_row(table, (kind_name(c.kind), c.phase, c.of, c.node, c.ranks, c.elements, *price, len(unit.instances)))
+    return table

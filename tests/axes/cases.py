@@ -1,0 +1,459 @@
+"""What the operator rules are proved on: one line a case.
+
+A case writes its operands as text, one group of dims per operand: `(a b)` is a product, `[a b]` a sum, a number a fixed
+size. Small letters must be proved to be cuttable, capitals must stay whole. A function may ask for the sizes of letters
+by keyword.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+from prover import Function
+from torch.nn import functional
+
+aten = torch.ops.aten
+Values: TypeAlias = Callable[[Sequence[int], torch.Generator], torch.Tensor]
+# A letter or number, or the kind of bracket and what is inside.
+Part: TypeAlias = "str | tuple[str, list[Part]]"
+
+
+def normal(shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def positive(shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+    return torch.rand(shape, generator=generator, dtype=torch.float64) + 0.5
+
+
+def fraction(shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+    return torch.rand(shape, generator=generator, dtype=torch.float64) * 0.8 + 0.1
+
+
+def complexes(shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(shape, generator=generator, dtype=torch.complex128)
+
+
+def flags(shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+    return torch.rand(shape, generator=generator) < 0.5
+
+
+def zeros_and_ones(shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+    return flags(shape, generator).double()
+
+
+def numbers(below: int) -> Values:
+    return lambda shape, generator: torch.randint(0, below, shape, generator=generator)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A case with concrete operands, and the sizes of the axes of every dim that must be proved to be cuttable."""
+
+    function: Function
+    operands: list[torch.Tensor]
+    wanted: list[list[list[int]]]
+
+    @property
+    def differentiable(self) -> list[int]:
+        """The operands that may be partial sums."""
+        return [i for i, operand in enumerate(self.operands) if operand.is_floating_point() or operand.is_complex()]
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operator, the text of its operands, a call of it, what the operands hold, and the sizes of some letters.
+
+    `padded` says that the small letters are cuttable also over ranks that do not divide their sizes.
+    """
+
+    name: str
+    text: str
+    function: Function
+    values: Sequence[Values] = ()
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    padded: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.text}"
+
+    def subject(self, seed: int) -> Subject:
+        """Random operands, the same ones for the same seed."""
+        generator = torch.Generator().manual_seed(zlib.crc32(f"{self} {seed}".encode()))
+        letters = sorted(set(re.findall("[A-Za-z]", self.text)))
+        drawn = torch.randint(2, 6, [len(letters)], generator=generator).tolist()
+        sizes = dict(zip(letters, drawn, strict=True)) | dict(self.sizes)
+        dims = [_parse(operand) for operand in self.text.split(",")]
+        makers = [*self.values, *[normal] * (len(dims) - len(self.values))]
+        operands = [
+            make([_size(dim, sizes) for dim in own], generator) for own, make in zip(dims, makers, strict=True)
+        ]
+        wanted = [[[sizes[a] for a in _atoms(dim) if a.islower() and sizes[a] > 1] for dim in own] for own in dims]
+        parameters = inspect.signature(self.function).parameters.values() if inspect.isfunction(self.function) else ()
+        keywords = {p.name: sizes[p.name] for p in parameters if p.kind is p.KEYWORD_ONLY and p.name in sizes}
+        return Subject(lambda *values: self.function(*values, **keywords), operands, wanted)
+
+
+def _parse(text: str) -> list[Part]:
+    tokens = iter(re.findall(r"[A-Za-z]|\d+|[()\[\]]", text))
+
+    def parts(closing: str) -> Iterator[Part]:
+        for token in tokens:
+            if token == closing:
+                return
+            yield (token, list(parts({"(": ")", "[": "]"}[token]))) if token in "([" else token
+
+    return list(parts(""))
+
+
+def _size(part: Part, sizes: Mapping[str, int]) -> int:
+    if isinstance(part, str):
+        return int(part) if part.isdigit() else sizes[part]
+    kind, inner = part[0], [_size(p, sizes) for p in part[1]]
+    return math.prod(inner) if kind == "(" else sum(inner)
+
+
+def _atoms(part: Part) -> Iterator[str]:
+    if isinstance(part, str):
+        yield part
+    else:
+        for inner in part[1]:
+            yield from _atoms(inner)
+
+
+def each(names: str, texts: Sequence[str], *values: Values) -> list[Case]:
+    """The same cases for several operators that are called with their operands alone."""
+    return [Case(f"aten.{name}", text, getattr(aten, name), values) for name in names.split() for text in texts]
+
+
+ONE = ("a b",)
+TWO = ("a b, a b", "a b, b", "a 1, c a b", "1 b, a 1")
+
+POINTWISE = [
+    *each("add sub mul div maximum minimum", TWO, positive, positive),
+    *each("multiply divide true_divide rsub pow floor_divide atan2 remainder fmod", TWO[:2], positive, positive),
+    *each("eq ne lt le gt ge", TWO[:2], numbers(3), numbers(3)),
+    *each("logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor", TWO[:2], flags, flags),
+    *each("__and__ __or__ __xor__", TWO[:2], flags, flags),
+    *each("neg positive clone detach contiguous zeros_like ones_like", ONE),
+    *each("relu relu6 silu gelu tanh sin sign abs square erf expm1 mish hardswish leaky_relu elu selu celu", ONE),
+    *each("floor ceil round softshrink hardshrink hardtanh tan atan exp sigmoid cos softplus", ONE),
+    *each("log_sigmoid hardsigmoid exp2 nan_to_num isnan isinf isfinite logical_not", ONE),
+    *each("sqrt log1p log rsqrt reciprocal logit asin log2 log10", ONE, fraction),
+    *each("bitwise_not", ONE, flags),
+    *each("conj real _conj imag", ONE, complexes),
+    *each("bernoulli", ONE, zeros_and_ones),
+    *each("addcmul addcdiv lerp", ("a b, a b, a b", "a b, b, a 1"), positive, positive, positive),
+    Case("aten.add", "a b", lambda x: x + 1),
+    Case("aten.add", "a b, a b", lambda x, y: aten.add(x, y, alpha=3)),
+    Case("aten.sub", "a b", lambda x: x - 1),
+    Case("aten.rsub", "a b", lambda x: 1 - x),
+    Case("aten.mul", "a b", lambda x: x * 3),
+    Case("aten.div", "a b", lambda x: x / 3),
+    Case("aten.div", "a b, a b", lambda x, y: aten.div(x, y, rounding_mode="floor"), [positive, positive]),
+    Case("aten.div", "a b", lambda x: aten.div(x, 0.1, rounding_mode="trunc"), [positive]),
+    Case("aten.to", "a b", lambda x: x.to(torch.complex128)),
+    Case("aten.to", "a b", lambda x: x.mul(9).to(torch.int64)),
+    Case("aten.to", "a b", lambda x: x.to(torch.bool), [zeros_and_ones]),
+    Case("aten._to_copy", "a b", lambda x: aten._to_copy(x, dtype=torch.complex128)),
+    Case("aten.copy", "a b, a b", aten.copy),
+    Case("aten.copy", "a b, b", aten.copy),
+    Case("aten.pow", "a b", lambda x: x**3),
+    Case("aten.pow", "a b", lambda x: x**0),
+    Case("aten.pow", "a b", lambda x: x**-1.5, [positive]),
+    Case("aten.pow", "a b", lambda x: x**0.5, [positive]),
+    Case("aten.pow", "a b", lambda x: 2**x),
+    Case("aten.floor_divide", "a b", lambda x: x // 0.3),
+    Case("aten.dropout", "a b", lambda x: functional.dropout(x, 1.0)),
+    Case("aten.alpha_dropout", "a b", lambda x: functional.alpha_dropout(x, 1.0, training=True)),
+    Case("aten.threshold", "a b", lambda x: functional.threshold(x, 0.1, 5.0)),
+    Case("aten.hardtanh", "a b", lambda x: functional.hardtanh(x, 0.5, 1.0)),
+    Case("aten.where", "a b, a b, a b", aten.where, [flags]),
+    Case("aten.where", "a b, b, a 1", aten.where, [flags]),
+    Case("aten.where", "a b, a b", lambda c, x: torch.where(c, x, 0.0), [flags]),
+    Case("aten.masked_fill", "a b, a b", lambda x, c: x.masked_fill(c, -1.0), [normal, flags]),
+    Case("aten.masked_fill", "a b, b", lambda x, c: x.masked_fill(c, -1.0), [normal, flags]),
+    Case("aten.clamp", "a b", lambda x: x.clamp(-0.5, 0.5)),
+    Case("aten.clamp", "a b, a 1", lambda x, low: x.clamp(min=low)),
+    *(Case(f"aten.{name}", "a b", lambda x, name=name: getattr(aten, name)(x, 0.1)) for name in ("clamp_min", "clamp_max")),
+    *(Case(f"aten.{name}", "a b", lambda x, name=name: getattr(aten, name)(x, 1)) for name in "eq ne lt le gt ge".split()),
+    Case("aten.remainder", "a b", lambda x: x % 0.3),
+    Case("aten.max", "a b, b", torch.maximum),
+    Case("aten.full_like", "a b", lambda x: torch.full_like(x, 2.5)),
+    Case("aten.empty_like", "a b", lambda x: torch.empty_like(x).fill_(2.5) * x),
+]
+
+VIEWS = [
+    Case("aten.view", "(a b) c", lambda x, *, a, b, c: x.view(a, b, c)),
+    Case("aten.view", "a (b c d) e", lambda x, *, a, b, c, d, e: x.view(a, b, c, d, e)),
+    Case("aten.view", "a b (c d) e", lambda x, *, a, b, c, d, e: x.view(a * b, c, d * e)),
+    Case("aten.view", "(a b) c", lambda x, *, a: x.view(a, -1)),
+    Case("aten.view", "a b", lambda x: x.view(-1)),
+    Case("aten.view", "A B", lambda x: x.view(4, 3), sizes={"A": 3, "B": 4}),
+    Case("aten.view", "a B", lambda x: x.view(-1, 6), sizes={"B": 4, "a": 3}),
+    Case("aten.view", "a B", lambda x: x.view(torch.int64)),
+    Case("aten.reshape", "(a b) c", lambda x, *, a, b, c: x.reshape(a, b, c)),
+    Case("aten.reshape", "a b c", lambda x, *, a, b, c: x.transpose(0, 1).reshape(b, a * c)),
+    Case("aten._unsafe_view", "(a b) c", lambda x, *, a, b, c: aten._unsafe_view(x, [a, b * c])),
+    Case("aten.flatten", "a b c d", lambda x: x.flatten(1, 2)),
+    Case("aten.unflatten", "a (b c) d", lambda x, *, b, c: x.unflatten(1, (b, c))),
+    Case("aten.unflatten", "a b (c d)", lambda x, *, c: x.unflatten(-1, (c, -1))),
+    Case("aten.view_as", "(a b) c, a (b c)", lambda x, y: aten.view_as(x, y)),
+    Case("aten.reshape_as", "(a b) c, a (b c)", lambda x, y: aten.reshape_as(x, y) * y),
+    Case("aten.transpose", "a b c", lambda x: x.transpose(0, -1)),
+    Case("aten.t", "a b", lambda x: x.t() * 2),
+    Case("aten.t", "a", lambda x: x.t() * 2),
+    Case("aten.numpy_T", "a b", lambda x: x.T * 2),
+    Case("aten.permute", "a b c d", lambda x: x.permute(2, 0, -1, 1)),
+    Case("aten.unsqueeze", "a b", lambda x: x.unsqueeze(1)),
+    Case("aten.unsqueeze", "a b", lambda x: x.unsqueeze(-1)),
+    Case("aten.squeeze", "a 1 b 1", lambda x: x.squeeze()),
+    Case("aten.squeeze", "a 1 b", lambda x: x.squeeze(1)),
+    Case("aten.squeeze", "a 1 b", lambda x: x.squeeze(-1)),
+    Case("aten.squeeze", "1 a 1 b 1", lambda x: x.squeeze((0, -1))),
+    Case("aten.squeeze", "a 1 b", lambda x: x.squeeze(())),
+    Case("aten.expand", "a 1", lambda x: x.expand(3, -1, 4)),
+    Case("aten.expand", "a 1, c a b", lambda x, y, *, a, b, c: x.expand(c, a, b) * y),
+    Case("aten.broadcast_to", "a 1, a b", lambda x, y, *, a, b: torch.broadcast_to(x, (a, b)) * y),
+    Case("aten.expand_as", "a 1, c a b", lambda x, y: x.expand_as(y)),
+    Case("aten.repeat_interleave", "a b", lambda x: x.repeat_interleave(3, 0)),
+    Case("aten.repeat_interleave", "a b, (a r) b", lambda x, y, *, r: x.repeat_interleave(r, 0) * y),
+    Case("aten.repeat_interleave", "a b, (a r) b", lambda x, y, *, a, r: x.repeat_interleave(r, 0, output_size=a * r) * y),
+    Case("aten.repeat_interleave", "A B", lambda x: x.repeat_interleave(2)),
+    Case("aten.repeat_interleave", "A B, A", lambda x, n: x.repeat_interleave(n, 0, output_size=3), [normal, numbers(1)]),
+    Case("aten.repeat", "a b", lambda x: x.repeat(3, 1, 2)),
+    Case("aten.repeat", "a b, c (d a) b", lambda x, y, *, c, d: x.repeat(c, d, 1) * y),
+    Case("aten.tile", "a b", lambda x: x.tile(3)),
+    Case("aten.tile", "a b, a (c b)", lambda x, y, *, c: x.tile(c) * y),
+    Case("aten.tile", "a b, c (d a) b", lambda x, y, *, c, d: x.tile(c, d, 1) * y),
+    Case("aten.view_as_complex", "a b 2", lambda x: torch.view_as_complex(x)),
+    Case("aten.view_as_real", "a b", lambda x: torch.view_as_real(x), [complexes]),
+    Case("aten.flip", "a B c", lambda x: x.flip(1)),
+    Case("aten.roll", "a B c", lambda x: x.roll(1, 1)),
+    Case("aten.roll", "A B", lambda x: x.roll(1)),
+]
+
+PARTS = [
+    Case("aten.split", "a [b c d]", lambda x, *, b: x.split(b, 1), sizes={"b": 3, "c": 3, "d": 2}),
+    Case("aten.split", "[a b] c", lambda x, *, a: x.split(a)[1], sizes={"a": 3, "b": 2}),
+    Case("aten.split_with_sizes", "a [b c d]", lambda x, *, b, c, d: x.split([b, c, d], -1)),
+    Case("aten.split_with_sizes", "a [b c] d", lambda x, *, b, c: x.split([b, 0, c], 1)),
+    Case("aten.split_with_sizes", "a ([b c] d)", lambda x, *, b, c, d: x.unflatten(1, (-1, d)).split([b, c], 1)),
+    Case("aten.split_with_sizes", "a (b [c d])", lambda x, *, b, c, d: x.unflatten(1, (b, -1)).split([c, d], -1)),
+    Case("aten.chunk", "a [b c]", lambda x: x.chunk(2, -1), sizes={"b": 3, "c": 2}),
+    Case("aten.chunk", "a [b b b]", lambda x: x.chunk(3, -1)),
+    Case("aten.tensor_split", "[a b c] d", lambda x: x.tensor_split(3), sizes={"a": 3, "b": 3, "c": 2}),
+    Case("aten.tensor_split", "a [b c d]", lambda x, *, b, c: x.tensor_split((b, b + c), -1)),
+    Case("aten.slice", "a [b c d]", lambda x, *, b, c: x[:, b : b + c]),
+    Case("aten.slice", "[a b] c", lambda x, *, b: x[-b:]),
+    Case("aten.slice", "[a b] c", lambda x, *, b: x[:-b]),
+    Case("aten.slice", "a [b c]", lambda x, *, b: (x[:, :b], x[:, b:] * 2)),
+    Case("aten.slice", "a [b c]", lambda x, *, b: torch.cat((-x[:, b:], x[:, :b]), -1), sizes={"b": 3, "c": 3}),
+    Case("aten.slice", "a (b 2)", lambda x: (x[:, ::2], x[:, 1::2])),
+    Case("aten.slice", "a (b 3)", lambda x: x[:, 2::3] * 2),
+    Case("aten.slice", "a B", lambda x: x[:, ::2], sizes={"B": 5}),
+    Case("aten.slice", "a B", lambda x: x[:, 3::2], sizes={"B": 8}),
+    Case("aten.slice", "a b", lambda x: x[:, :100] * 2),
+    Case("aten.slice_scatter", "a [b c d], a c", lambda x, y, *, b, c: aten.slice_scatter(x, y, 1, b, b + c)),
+    Case("aten.slice_scatter", "[b c] a, c a", lambda x, y, *, c: aten.slice_scatter(x, y, 0, -c)),
+    Case("aten.slice_scatter", "a 4, a 2", lambda x, y: aten.slice_scatter(x, y, 1, 0, 4, 2)),
+    Case("aten.select", "a B c", lambda x: x[:, 1]),
+    Case("aten.select", "a B", lambda x: x.select(-1, -1)),
+    Case("aten.unbind", "a B c", lambda x: x.unbind(1)),
+    Case("aten.cat", "a b, a c, a d", lambda *x: torch.cat(x, -1)),
+    Case("aten.cat", "a b, a 1", lambda *x: torch.cat(x, -1)),
+    Case("aten.cat", "a 1, a 1", lambda *x: torch.cat(x, -1)),
+    Case("aten.cat", "a b", lambda x: torch.cat((x, x), -1)),
+    Case("aten.concat", "a b, c b", lambda *x: torch.concat(x)),
+    Case("aten.stack", "a b, a b", lambda *x: torch.stack(x, 1)),
+    Case("aten.stack", "a b, a b, a b", lambda *x: torch.stack(x, -1)),
+    Case("aten.pad", "a B c", lambda x: functional.pad(x, (0, 0, 1, 2))),
+    Case("aten.pad", "a B c", lambda x: functional.pad(x, (0, 0, 1, -1))),
+    Case("aten.pad", "a b C", lambda x: functional.pad(x, (1, 1), mode="reflect")),
+    Case("aten.constant_pad_nd", "a B c", lambda x: aten.constant_pad_nd(x, [0, 0, -1, 1], 2.5)),
+]
+
+REDUCTIONS = [
+    *(
+        Case(f"aten.{name}", text, lambda x, name=name, options=options: getattr(torch, name)(x, **options))
+        for name in ("sum", "mean")
+        for text, options in (
+            ("a b c", {"dim": 1}),
+            ("a b c", {"dim": (0, -1), "keepdim": True}),
+            ("a b c", {"dim": -1, "keepdim": True}),
+            ("a b", {}),
+        )
+    ),
+    *(
+        Case(f"aten.{name}", "a B c", lambda x, name=name, keep=keep: getattr(torch, name)(x, dim=1, keepdim=keep))
+        for name in "var std amax amin max min argmax argmin prod logsumexp norm median var_mean".split()
+        for keep in (False, True)
+    ),
+    *(
+        Case(f"aten.{name}", "A B", lambda x, name=name: getattr(torch, name)(x))
+        for name in "var std max min argmax argmin prod norm median".split()
+    ),
+    *(Case(f"aten.{name}", "a B", lambda x, name=name: getattr(torch, name)(x, -1), [flags]) for name in ("any", "all")),
+    Case("aten.amax", "a B C", lambda x: x.amax((-1, 1))),
+    Case("aten.max", "a b, a b", lambda x, y: aten.max.other(x, y)),
+    Case("aten.min", "a b, b", lambda x, y: aten.min.other(x, y)),
+    Case("aten.linalg_vector_norm", "a B", lambda x: torch.linalg.vector_norm(x, dim=-1, keepdim=True)),
+    Case("aten.softmax", "a b C", lambda x: x.softmax(-1)),
+    Case("aten.softmax", "a B c", lambda x: x.softmax(1)),
+    Case("aten._softmax", "a B c", lambda x: aten._softmax(x, 1, False)),
+    Case("aten.log_softmax", "a B c", lambda x: x.log_softmax(1)),
+    Case("aten._log_softmax", "a B c", lambda x: aten._log_softmax(x, 1, False)),
+    *(
+        Case(f"aten.{name}", "a B c", lambda x, name=name: getattr(torch, name)(x, 1))
+        for name in "cumsum cumprod sort argsort logcumsumexp cummax".split()
+    ),
+    Case("aten.sort", "a B", lambda x: x.sort(stable=True, descending=True)),
+    Case("aten.topk", "a B c", lambda x: x.topk(2, 1)),
+    Case("aten.topk", "a B", lambda x: x.topk(1)),
+    Case("aten.layer_norm", "a b C, C, C", lambda x, w, b: functional.layer_norm(x, w.shape, w, b)),
+    Case("aten.layer_norm", "a B C", lambda x: functional.layer_norm(x, x.shape[1:])),
+    Case("aten.layer_norm", "a B, B", lambda x, b: functional.layer_norm(x, b.shape, bias=b)),
+    Case("aten.rms_norm", "a b C, C", lambda x, w: functional.rms_norm(x, w.shape, w)),
+    Case("aten.rms_norm", "a b C", lambda x: functional.rms_norm(x, x.shape[2:])),
+    Case("aten.group_norm", "A C D, C, C", lambda x, w, b: functional.group_norm(x, 2, w, b), sizes={"C": 4}),
+    Case("aten.batch_norm", "A C D, C, C", lambda x, w, b: functional.batch_norm(x, None, None, w, b, True)),
+    Case("aten.instance_norm", "A C D, C, C", lambda x, w, b: functional.instance_norm(x, weight=w, bias=b)),
+]
+
+LOOKUPS = [
+    Case("aten.embedding", "a b, v w", lambda i, table: functional.embedding(i, table), [numbers(2)]),
+    Case("aten.embedding", "a, v w", lambda i, table: functional.embedding(i, table), [numbers(5)], {"v": 5}),
+    Case("aten.embedding", "a, v w", lambda i, table: functional.embedding(i, table, 3), [numbers(5)], {"a": 9, "v": 5}),
+    Case("aten.embedding", "a, v w", lambda i, table: functional.embedding(i, table, 0), [numbers(5)], {"a": 9, "v": 5}),
+    Case(
+        "aten.embedding",
+        "A, V w",
+        lambda i, table: functional.embedding(i, table, scale_grad_by_freq=True),
+        [numbers(5)],
+        {"V": 5, "A": 9},
+    ),
+    Case("aten.embedding", "a, (w v)", lambda i, x, *, w: functional.embedding(i, x.view(w, -1).t()), [numbers(2)]),
+    Case("aten.index", "A b, c", lambda x, i: x[i], [normal, numbers(2)]),
+    Case("aten.index", "a B c, d e", lambda x, i: x[:, i], [normal, numbers(2)]),
+    Case("aten.index", "A B c, d, d", lambda x, i, j: x[i, j], [normal, numbers(2), numbers(2)]),
+    Case("aten.index", "A B C, D, D", lambda x, i, j: x[i, :, j], [normal, numbers(2), numbers(2)]),
+    Case("aten.gather", "a B, a C", lambda x, i: x.gather(1, i), [normal, numbers(2)]),
+    Case("aten.gather", "5 B, 3 C", lambda x, i: x.gather(1, i), [normal, numbers(2)]),
+    Case("aten.scatter", "a B, a 1, a 1", lambda x, i, y: x.scatter(1, i, y), [normal, numbers(2)]),
+    Case("aten.scatter", "a B, a 1", lambda x, i: x.scatter(-1, i, 1.0), [normal, numbers(2)]),
+    Case("aten.scatter_add", "a B, a C, a C", lambda x, i, y: x.scatter_add(1, i, y), [normal, numbers(2)]),
+    Case("aten.index_select", "a B c, D", lambda x, i: x.index_select(1, i), [normal, numbers(2)]),
+    Case("aten.one_hot", "a b", lambda i: functional.one_hot(i, 3), [numbers(3)]),
+]
+
+CONTRACTIONS = [
+    Case("aten.linear", "a b i, o i", functional.linear),
+    Case("aten.linear", "a b i, o i, o", functional.linear),
+    Case("aten.linear", "i, o i", functional.linear),
+    Case("aten.mm", "a b, b c", torch.mm),
+    Case("aten.bmm", "a b c, a c d", torch.bmm),
+    Case("aten.mv", "a b, b", torch.mv),
+    Case("aten.dot", "a, a", torch.dot),
+    Case("aten.outer", "a, b", torch.outer),
+    Case("aten.bilinear", "a I, o I J, a J, o", functional.bilinear),
+    Case("aten.matmul", "a b, b c", torch.matmul),
+    Case("aten.matmul", "a b c, c d", torch.matmul),
+    Case("aten.matmul", "a 1 b c, d c e", torch.matmul),
+    Case("aten.matmul", "a b, b", torch.matmul),
+    Case("aten.matmul", "b, a b c", torch.matmul),
+    Case("aten.matmul", "b, b", torch.matmul),
+    Case("aten.matmul", "A b", lambda x: x @ x.t().contiguous()),
+    Case("aten.addmm", "c, a b, b c", torch.addmm),
+    Case("aten.addmm", "a 1, a b, b c", torch.addmm),
+    Case("aten.addmm", "c, a B, B c", lambda x, y, z: torch.addmm(x, y, z, beta=2, alpha=3)),
+    Case("aten.baddbmm", "d, a b C, a C d", torch.baddbmm),
+    Case("aten.baddbmm", "a b d, a b C, a C d", lambda x, y, z: torch.baddbmm(x, y, z, beta=0.5, alpha=2)),
+    *(
+        Case("aten.einsum", text, lambda *x, equation=equation: torch.einsum(equation, *x))
+        for text, equation in (
+            ("a b, b c", "ab,bc->ac"),
+            ("a b, b c", "ij,jk"),
+            ("b s h d, b t h d", "bshd,bthd->bhst"),
+            ("b h s t, b t h d", "bhst, bthd -> bshd"),
+            ("b h c k, b h c v, c", "bhck,bhcv,c->bhkv"),
+            ("a b c", "abc->ca"),
+            ("a b c", "abc->cab"),
+            ("a b", "ij->"),
+            ("a, b", "i,j->ij"),
+            ("a b c, c d", "...i,ij->...j"),
+            ("a b c, b d", "a...c,...d->a...d"),
+            ("a b", "i...->i"),
+            ("A A", "ii->i"),
+            ("a B B", "aii->a"),
+        )
+    ),
+    Case("aten.einsum", "A", lambda x: torch.einsum("i,j->i", x, x)),
+    Case("aten.conv1d", "b i T, o i 2", lambda x, w: functional.conv1d(x, w)),
+    Case("aten.conv1d", "b I T, o I 2, o", lambda x, w, b: functional.conv1d(x, w, b, padding=1)),
+    Case("aten.conv1d", "b c T, c 1 2, c", lambda x, w, b, *, c: functional.conv1d(x, w, b, padding=1, groups=c)),
+    Case("aten.conv1d", "b C T, O 1 2", lambda x, w, *, C: functional.conv1d(x, w, groups=C), sizes={"C": 2, "O": 6}),
+    Case("aten.conv1d", "b C T, O 2 2", lambda x, w: functional.conv1d(x, w, groups=2), sizes={"C": 4, "O": 6}),
+    Case("aten.conv1d", "i T, o i 2", lambda x, w: functional.conv1d(x, w, padding="same")),
+    Case("aten.conv1d", "b 1 T, o 1 2", lambda x, w: functional.conv1d(x, w)),
+    Case("aten.conv2d", "b i T U, o i 2 2", lambda x, w: functional.conv2d(x, w)),
+    Case("aten.conv2d", "b c T U, c 1 2 2", lambda x, w, *, c: functional.conv2d(x, w, groups=c)),
+    Case("aten.conv3d", "b i T U V, o i 2 2 2", lambda x, w: functional.conv3d(x, w)),
+    Case("aten.conv3d", "b c T U V, c 1 2 2 2, c", lambda x, w, b, *, c: functional.conv3d(x, w, b, groups=c)),
+]
+
+
+def attend(*operands: torch.Tensor, **options: Any) -> torch.Tensor:
+    return functional.scaled_dot_product_attention(*operands, **options)
+
+
+GROUPED = "b (g r) S D, b g T D, b g T e"
+ATTENTION = [
+    Case("aten.scaled_dot_product_attention", text, lambda *x, options=options: attend(*x, **options), values)
+    for text, options, values in (
+        ("b h S D, b h T D, b h T e", {}, ()),
+        ("h S D, h T D, h T e", {}, ()),
+        ("b h T D, b h T D, b h T e", {"is_causal": True, "scale": 0.3}, ()),
+        ("b h S D, b h T D, b h T e, S T", {}, ()),
+        ("b h S D, b h T D, b h T e, b 1 S T", {}, ()),
+        ("b h S D, b h T D, b h T e, 1 h 1 T", {}, ()),
+        ("b h S D, b 1 T D, b 1 T e", {}, ()),
+        (GROUPED, {"enable_gqa": True}, ()),
+        (GROUPED, {"enable_gqa": True, "is_causal": True}, ()),
+        (f"{GROUPED}, b 1 S T", {"enable_gqa": True}, ()),
+        (f"{GROUPED}, (g r) S T", {"enable_gqa": True}, ()),
+    )
+]
+
+CREATIONS = [
+    *(
+        Case(f"aten.{name}", "a b", lambda x, *, a, b, make=make: x + make(a, b))
+        for name, make in (
+            ("zeros", lambda a, b: torch.zeros(a, b, dtype=torch.float64)),
+            ("ones", lambda a, b: torch.ones(b, dtype=torch.float64)),
+            ("full", lambda a, b: torch.full((a, 1), 2.5, dtype=torch.float64)),
+            ("empty", lambda a, b: torch.empty(a, b, dtype=torch.float64).fill_(2.5)),
+            ("scalar_tensor", lambda a, b: aten.scalar_tensor(2.5, dtype=torch.float64)),
+            ("arange", lambda a, b: torch.arange(b, dtype=torch.float64)),
+            ("eye", lambda a, b: torch.eye(a, b, dtype=torch.float64)),
+            ("linspace", lambda a, b: torch.linspace(0, 1, b, dtype=torch.float64)),
+        )
+    ),
+    *(
+        Case(f"aten.{name}", "a b", lambda x, *, a, b, make=make: x * make(x, a, b))
+        for name, make in (
+            ("new_zeros", lambda x, a, b: x.new_zeros(a, b)),
+            ("new_ones", lambda x, a, b: x.new_ones(b)),
+            ("new_full", lambda x, a, b: x.new_full((a, b), 2.5)),
+            ("new_empty", lambda x, a, b: x.new_empty((a, b)).fill_(2.5)),
+        )
+    ),
+]
+
+OPERATORS = [*POINTWISE, *VIEWS, *PARTS, *REDUCTIONS, *LOOKUPS, *CONTRACTIONS, *ATTENTION, *CREATIONS]

@@ -1,0 +1,96 @@
+"""Tiny configurations of the families under test, with the collectives every block of theirs should cost.
+
+`forward` and `backward` are all-reduces of activations per block; what else a block costs (small sums of parameter
+gradients, statistics of a norm over a cut width, the gathers of a low-rank projection) stands in `extra`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from transformers import AutoConfig, PretrainedConfig
+
+LLAMA_LIKE = dict(
+    hidden_size=64, num_hidden_layers=2, num_attention_heads=8, num_key_value_heads=2, vocab_size=250,
+    intermediate_size=160, max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+)
+PLAIN = dict(
+    hidden_size=64, num_hidden_layers=2, num_attention_heads=4, vocab_size=250, intermediate_size=128,
+    max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+)
+GPT = dict(n_embd=64, n_layer=2, n_head=4, vocab_size=250, n_positions=64, bos_token_id=1, eos_token_id=2)
+FALCON = dict(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, vocab_size=250, bos_token_id=1, eos_token_id=2)
+
+
+@dataclass(frozen=True)
+class Family:
+    """One configuration: its model type, its settings, and the collectives of one block at tp 2."""
+
+    kind: str
+    settings: Mapping[str, Any]
+    forward: int = 2
+    backward: int = 2
+    extra: Mapping[str, int] = field(default_factory=dict)
+
+    def config(self) -> PretrainedConfig:
+        return AutoConfig.for_model(self.kind, **self.settings)
+
+
+ONE_PARAMETER_SUM = {"all_reduce backward parameter": 1}
+TWO_PARAMETER_SUMS = {"all_reduce backward parameter": 2}
+
+FAMILIES: dict[str, Family] = {
+    "llama": Family("llama", LLAMA_LIKE),
+    "qwen3": Family("qwen3", {**LLAMA_LIKE, "head_dim": 24}, extra=TWO_PARAMETER_SUMS),
+    "qwen2": Family("qwen2", LLAMA_LIKE),
+    "mistral": Family("mistral", LLAMA_LIKE),
+    "gemma2": Family("gemma2", {**LLAMA_LIKE, "head_dim": 16}),
+    "phi3": Family("phi3", LLAMA_LIKE),
+    "phi": Family("phi", PLAIN, forward=1, backward=1),
+    "gpt2": Family("gpt2", GPT),
+    "gptj": Family("gptj", {**GPT, "rotary_dim": 8}, forward=1, backward=1),
+    "gpt_neo": Family(
+        "gpt_neo",
+        dict(
+            hidden_size=64, num_layers=2, num_heads=4, vocab_size=250, max_position_embeddings=64, window_size=8,
+            attention_types=[[["global", "local"], 1]], bos_token_id=1, eos_token_id=2,
+        ),
+    ),
+    "gpt_neox": Family("gpt_neox", PLAIN, forward=1, backward=2),
+    "falcon_multi_query": Family("falcon", FALCON, forward=1, backward=1, extra=ONE_PARAMETER_SUM),
+    "falcon_grouped": Family("falcon", {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 2}, 1, 2),
+    "falcon_sequential": Family("falcon", {**FALCON, "multi_query": False, "parallel_attn": False, "alibi": True}),
+    "bloom": Family("bloom", dict(hidden_size=64, n_layer=2, n_head=4, vocab_size=250, bos_token_id=1, eos_token_id=2)),
+    "opt": Family("opt", {**PLAIN, "ffn_dim": 128, "word_embed_proj_dim": 64}),
+    "mpt": Family("mpt", dict(d_model=64, n_heads=4, n_layers=2, vocab_size=250, max_seq_len=64)),
+    "stablelm": Family("stablelm", LLAMA_LIKE),
+    "cohere": Family("cohere", LLAMA_LIKE, forward=1, backward=1),
+    # Norms over the full width of q and k: one small statistic each, forward and backward.
+    "olmo2": Family("olmo2", {**LLAMA_LIKE, "num_key_value_heads": 8}, forward=4, backward=4),
+    "starcoder2": Family("starcoder2", LLAMA_LIKE),
+    "granite": Family("granite", LLAMA_LIKE),
+    "deepseek_v2": Family(
+        "deepseek_v2",
+        dict(
+            PLAIN, num_key_value_heads=4, q_lora_rank=24, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=12,
+            v_head_dim=20, first_k_dense_replace=2,
+        ),
+        # The two low-rank projections are gathered; backward each is summed where that costs the least.
+        backward=3,
+        extra={
+            "all_gather forward activation": 2,
+            "reduce_scatter backward activation": 1,
+            "all_reduce backward parameter": 1,
+        },
+    ),
+    "bert": Family("bert", PLAIN),
+    "roberta": Family("roberta", {**PLAIN, "max_position_embeddings": 70, "pad_token_id": 1}),
+    "vit": Family(
+        "vit",
+        dict(
+            hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, image_size=32, patch_size=8
+        ),
+    ),
+}
