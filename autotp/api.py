@@ -81,7 +81,9 @@ def parallelize(
         UnsoundPlanError: at the first call of a unit whose plan cuts what must stay whole.
     """
     if not isinstance(model, nn.Module):
-        raise UsageError(f"parallelize takes an nn.Module, not {type(model).__name__}; autotp.plan takes configurations too")
+        raise UsageError(
+            f"parallelize takes an nn.Module, not {type(model).__name__}; autotp.plan takes configurations too"
+        )
     ranks = ProcessRanks(_lines(tp, mesh))
     folders = rule_folders(rules)
     if plan is not None:
@@ -174,4 +176,3 @@ def _two_sizes(call: Example) -> list[Example]:
 
     args, kwargs = torch.utils._pytree.tree_unflatten([larger(leaf) for leaf in leaves], spec)
     return [call, (tuple(args), kwargs)]
-

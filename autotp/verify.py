@@ -41,7 +41,8 @@ class Difference:
 
 @dataclass(frozen=True)
 class Report:
-    """What verification found. `planned` and `counted` are collectives by (kind, phase, of) over one training step."""
+    """What verification found. `planned` and `counted` are collectives by "kind phase of" over one training step;
+    `elements` the numbers of parameters of the whole model and of one rank."""
 
     model: str
     tp: int
@@ -49,6 +50,7 @@ class Report:
     gradients: tuple[Difference, ...]
     planned: Mapping[str, int]
     counted: Mapping[str, int]
+    elements: tuple[int, int]
     tolerance: float = TOLERANCE
 
     @property
@@ -129,7 +131,7 @@ def verify(
     torch.manual_seed(seed)
     dense = _dense(models.resolve(model))
     folders = rule_folders(rules)
-    examples = examples_for(dense, example)
+    examples = [_widened(call) for call in examples_for(dense, example)]
     found = survey(dense, examples, folders)
     plan = plan or make_plan(dense, found, tp)
     call = _real_call(dense, examples[0])
@@ -150,6 +152,7 @@ def verify(
         outputs=_compare(outputs, [run[0] for run in runs], {}),
         gradients=_compare(gradients, [run[1] for run in runs], gradients),
         planned=planned_collectives(plan),
+        elements=plan.elements(),
         counted=dict(Counter(f"{c.kind} {c.phase} {c.of}" for c in runs[0][2].calls if c.phase != "checkpoint")),
     )
 
@@ -166,10 +169,24 @@ def planned_collectives(plan: Plan) -> dict[str, int]:
 def _dense(model: nn.Module) -> nn.Module:
     """A float64 copy on the CPU in eval mode, with random weights where there are none."""
     if any(tensor.is_meta for tensor in model.parameters()):
-        model = models.build_model(model.config, meta=False) if models.is_transformers_model(model) else model.to_empty(device="cpu")
+        model = (
+            models.build_model(model.config, meta=False)
+            if models.is_transformers_model(model)
+            else model.to_empty(device="cpu")
+        )
         for parameter in model.parameters():
             nn.init.normal_(parameter, std=0.2)
     return copy.deepcopy(model).to("cpu", torch.float64).eval()
+
+
+def _widened(example: Example) -> Example:
+    """The example with floating inputs in float64, as the model's weights are."""
+
+    def widen(leaf: Any) -> Any:
+        return leaf.double() if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf
+
+    args, kwargs = pytree.tree_map(widen, example)
+    return tuple(args), kwargs
 
 
 def _real_call(model: nn.Module, example: Example) -> Example:
@@ -180,7 +197,7 @@ def _real_call(model: nn.Module, example: Example) -> Example:
         if not isinstance(leaf, torch.Tensor):
             return leaf
         if leaf.is_floating_point():
-            return torch.randn(leaf.shape, dtype=torch.float64) if leaf.is_meta else leaf.double()
+            return torch.randn(leaf.shape, dtype=leaf.dtype) if leaf.is_meta else leaf
         return torch.randint(0, vocabulary, leaf.shape) if leaf.is_meta else leaf
 
     args, kwargs = pytree.tree_map(real, example)

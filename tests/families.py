@@ -12,16 +12,46 @@ from typing import Any
 
 from transformers import AutoConfig, PretrainedConfig
 
-LLAMA_LIKE = dict(
-    hidden_size=64, num_hidden_layers=2, num_attention_heads=8, num_key_value_heads=2, vocab_size=250,
-    intermediate_size=160, max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2,
-)
-PLAIN = dict(
-    hidden_size=64, num_hidden_layers=2, num_attention_heads=4, vocab_size=250, intermediate_size=128,
-    max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2,
-)
-GPT = dict(n_embd=64, n_layer=2, n_head=4, vocab_size=250, n_positions=64, bos_token_id=1, eos_token_id=2)
-FALCON = dict(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, vocab_size=250, bos_token_id=1, eos_token_id=2)
+LLAMA_LIKE = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "vocab_size": 250,
+    "intermediate_size": 160,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+PLAIN = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 250,
+    "intermediate_size": 128,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+GPT = {
+    "n_embd": 64,
+    "n_layer": 2,
+    "n_head": 4,
+    "vocab_size": 250,
+    "n_positions": 64,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+FALCON = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 250,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
 
 
 @dataclass(frozen=True)
@@ -53,18 +83,27 @@ FAMILIES: dict[str, Family] = {
     "gptj": Family("gptj", {**GPT, "rotary_dim": 8}, forward=1, backward=1),
     "gpt_neo": Family(
         "gpt_neo",
-        dict(
-            hidden_size=64, num_layers=2, num_heads=4, vocab_size=250, max_position_embeddings=64, window_size=8,
-            attention_types=[[["global", "local"], 1]], bos_token_id=1, eos_token_id=2,
-        ),
+        {
+            "hidden_size": 64,
+            "num_layers": 2,
+            "num_heads": 4,
+            "vocab_size": 250,
+            "max_position_embeddings": 64,
+            "window_size": 8,
+            "attention_types": [[["global", "local"], 1]],
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+        },
     ),
     "gpt_neox": Family("gpt_neox", PLAIN, forward=1, backward=2),
     "falcon_multi_query": Family("falcon", FALCON, forward=1, backward=1, extra=ONE_PARAMETER_SUM),
     "falcon_grouped": Family("falcon", {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 2}, 1, 2),
     "falcon_sequential": Family("falcon", {**FALCON, "multi_query": False, "parallel_attn": False, "alibi": True}),
-    "bloom": Family("bloom", dict(hidden_size=64, n_layer=2, n_head=4, vocab_size=250, bos_token_id=1, eos_token_id=2)),
+    "bloom": Family(
+        "bloom", {"hidden_size": 64, "n_layer": 2, "n_head": 4, "vocab_size": 250, "bos_token_id": 1, "eos_token_id": 2}
+    ),
     "opt": Family("opt", {**PLAIN, "ffn_dim": 128, "word_embed_proj_dim": 64}),
-    "mpt": Family("mpt", dict(d_model=64, n_heads=4, n_layers=2, vocab_size=250, max_seq_len=64)),
+    "mpt": Family("mpt", {"d_model": 64, "n_heads": 4, "n_layers": 2, "vocab_size": 250, "max_seq_len": 64}),
     "stablelm": Family("stablelm", LLAMA_LIKE),
     "cohere": Family("cohere", LLAMA_LIKE, forward=1, backward=1),
     # Norms over the full width of q and k: one small statistic each, forward and backward.
@@ -74,8 +113,14 @@ FAMILIES: dict[str, Family] = {
     "deepseek_v2": Family(
         "deepseek_v2",
         dict(
-            PLAIN, num_key_value_heads=4, q_lora_rank=24, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=12,
-            v_head_dim=20, first_k_dense_replace=2,
+            PLAIN,
+            num_key_value_heads=4,
+            q_lora_rank=24,
+            kv_lora_rank=16,
+            qk_rope_head_dim=8,
+            qk_nope_head_dim=12,
+            v_head_dim=20,
+            first_k_dense_replace=2,
         ),
         # The two low-rank projections are gathered; backward each is summed where that costs the least.
         backward=3,
@@ -89,8 +134,13 @@ FAMILIES: dict[str, Family] = {
     "roberta": Family("roberta", {**PLAIN, "max_position_embeddings": 70, "pad_token_id": 1}),
     "vit": Family(
         "vit",
-        dict(
-            hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, image_size=32, patch_size=8
-        ),
+        {
+            "hidden_size": 64,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "intermediate_size": 128,
+            "image_size": 32,
+            "patch_size": 8,
+        },
     ),
 }

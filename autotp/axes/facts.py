@@ -14,10 +14,16 @@ from .term import Dims, Term
 class Fact:
     """One node: the dims of its result(s), and how the operator treats its operands.
 
-    `outputs` has one entry for a tensor result, several for a list result. `contracts` are the terms summed over.
-    `linear` lists groups of operands (positions in `operands`): the operator is linear in each group jointly, the other
-    operands held fixed. `zeros` lists groups of operands too: the result is zero wherever all operands of one group are,
-    which decides whether padding (which is zero) may be summed over later. `creates` are terms that come into being here from values equal along them (`expand`, `zeros`).
+    Attributes:
+        outputs: one entry for a tensor result, several for a list result.
+        operands: the tensor operands in schema order; positions in it are what `linear` and `zeros` speak of.
+        contracts: terms that are summed over.
+        linear: groups of operands; the operator is linear in each group jointly, the other operands held fixed.
+        zeros: groups of operands; the result is zero wherever all operands of one group are. It decides whether
+            padding (which is zero) may be summed over later.
+        creates: terms that come into being here, from values equal along them (`expand`, `zeros`).
+        attends: whether this is an attention core. looks_up: whether it looks rows up in a table.
+        collects: whether it is the marker of a value that is gathered where it is made.
     """
 
     outputs: tuple[Dims, ...]

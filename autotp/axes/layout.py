@@ -214,14 +214,10 @@ def local_indices(layout: Layout, rank: int) -> list[int]:
     columns = [local_indices(part, rank) for part in layout.parts]
     if isinstance(layout, SumLayout):
         starts = itertools.accumulate((part.size for part in layout.parts[:-1]), initial=0)
-        return [
-            i if i == PADDING else i + start for start, column in zip(starts, columns, strict=True) for i in column
-        ]
+        return [i if i == PADDING else i + start for start, column in zip(starts, columns, strict=True) for i in column]
     indices = [0]
     for part, column in zip(layout.parts, columns, strict=True):
-        indices = [
-            PADDING if PADDING in (i, j) else i * part.size + j for i, j in itertools.product(indices, column)
-        ]
+        indices = [PADDING if PADDING in (i, j) else i * part.size + j for i, j in itertools.product(indices, column)]
     return indices
 
 

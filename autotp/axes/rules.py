@@ -19,9 +19,7 @@ from .signature import parse_signature
 Rule: TypeAlias = Callable[[Call], Fact]
 
 RULES = next(
-    folder
-    for folder in (Path(__file__).parents[1] / "rules", Path(__file__).parents[2] / "rules")
-    if folder.is_dir()
+    folder for folder in (Path(__file__).parents[1] / "rules", Path(__file__).parents[2] / "rules") if folder.is_dir()
 )
 
 

@@ -112,7 +112,9 @@ class _Application:
     def _bind(self, dims: Dims, group: Group) -> None:
         count = len(dims) - len(group.letters)
         if count < 0 or (count and not group.leading):
-            raise RuleError(f"an operand of {self.call.name} at {self.call.node.name} has {len(dims)} dims, not {group}")
+            raise RuleError(
+                f"an operand of {self.call.name} at {self.call.node.name} has {len(dims)} dims, not {group}"
+            )
         if group.leading:
             self.leading.append(dims[:count])
         for letter, term in zip(group.letters, dims[count:], strict=True):

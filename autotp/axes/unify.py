@@ -97,7 +97,7 @@ def _distribute(product: Product, total: Sum) -> None:
             return
     common = math.gcd(*(part.size for part in total.parts))
     tail = resolve(product.parts[-1])
-    if 1 < common and tail.size % common == 0 and isinstance(tail, Axis):
+    if common > 1 and tail.size % common == 0 and isinstance(tail, Axis):
         unify(tail, Product((axis(tail.size // common), axis(common))))
         unify(product, total)
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -34,7 +35,8 @@ def clone(
     for name, value in vars(twin).items():
         if isinstance(value, torch.Tensor):
             twin.__dict__[name] = tensor(value)
-    twin._parameters = OrderedDict((n, p if p is None else tensor(p)) for n, p in module._parameters.items())  # type: ignore[misc, assignment]
+    parameters: dict[str, Any] = {n: p if p is None else tensor(p) for n, p in module._parameters.items()}
+    twin._parameters = parameters
     twin._buffers = OrderedDict((n, b if b is None else tensor(b)) for n, b in module._buffers.items())
     twin._modules = OrderedDict(
         (n, m if m is None else clone(m, tensor, stop, memo)) for n, m in module._modules.items()

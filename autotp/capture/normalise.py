@@ -9,7 +9,9 @@ import torch
 _IDENTITIES = frozenset(
     {torch.ops.aten.alias.default, torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default}
 )
-_CASTS = frozenset({torch.ops.aten.to.dtype, torch.ops.aten.to.dtype_layout, torch.ops.aten.to.device, torch.ops.aten.to.other})
+_CASTS = frozenset(
+    {torch.ops.aten.to.dtype, torch.ops.aten.to.dtype_layout, torch.ops.aten.to.device, torch.ops.aten.to.other}
+)
 
 
 def normalise(graph: torch.fx.Graph, constants: Mapping[str, torch.Tensor]) -> None:
@@ -36,7 +38,7 @@ def _does_nothing(node: torch.fx.Node) -> bool:
     if node.target in _IDENTITIES:
         return True
     if node.target is torch.ops.aten.dropout.default:
-        return node.args[1] == 0 or node.args[2] is False
+        return bool(node.args[1] == 0 or node.args[2] is False)
     if node.target in _CASTS and not node.kwargs.get("copy"):
         source = node.args[0]
         assert isinstance(source, torch.fx.Node)
@@ -120,7 +122,9 @@ def _is_slice_write(node: torch.fx.Node) -> bool:
     return node.target is torch.ops.aten.copy_.default and view.target is torch.ops.aten.slice.Tensor
 
 
-def _write_to_scatter(graph: torch.fx.Graph, node: torch.fx.Node, order: dict[torch.fx.Node, int]) -> torch.fx.Node | None:
+def _write_to_scatter(
+    graph: torch.fx.Graph, node: torch.fx.Node, order: dict[torch.fx.Node, int]
+) -> torch.fx.Node | None:
     """Replace `base[a:b].copy_(x)` by `base = slice_scatter(base, x, a, b)`; gives the view back where others see it."""
     view, source = node.args[:2]
     assert isinstance(view, torch.fx.Node) and isinstance(source, torch.fx.Node)

@@ -158,8 +158,8 @@ class StandIn:
     def __init__(self, handles: Handles, handle: int, path: tuple[tuple[str, Any], ...], value: Any) -> None:
         object.__setattr__(self, "_stand_in", (handles, handle, path, value))
 
-    @property
-    def __class__(self) -> type:  # type: ignore[override]
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
         return type(object.__getattribute__(self, "_stand_in")[3])
 
     def __getattr__(self, name: str) -> Any:

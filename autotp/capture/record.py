@@ -33,9 +33,7 @@ class Recording:
     unread: dict[int, frozenset[int]] = field(default_factory=dict)
 
 
-def record(
-    model: nn.Module, units: Sequence[Unit], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Recording:
+def record(model: nn.Module, units: Sequence[Unit], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Recording:
     """Run the model on fake copies of the given inputs. Raises TraceError if its outer Python needs real values."""
     recorder = _Recorder(model, units)
     try:

@@ -34,9 +34,7 @@ class CallSite:
 
     def rebuild(self, tensors: list[torch.Tensor], handles: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Arguments and keyword arguments with other tensors and handles in the same places."""
-        filled = [
-            leaf.pick(tensors, handles) if isinstance(leaf, Slot) else leaf for leaf in self.leaves
-        ]
+        filled = [leaf.pick(tensors, handles) if isinstance(leaf, Slot) else leaf for leaf in self.leaves]
         args, kwargs = pytree.tree_unflatten(filled, self.spec)
         return tuple(args), kwargs
 

@@ -51,8 +51,8 @@ class Symbols:
     def bind(self, position: int, fake: torch.Tensor) -> None:
         """Note that a symbol's value is to be read off this dim of this input at run time."""
         for dim, size in enumerate(fake.shape):
-            if isinstance(size, torch.SymInt):
-                self._names[size.node._expr] = (position, dim)
+            if isinstance(size, torch.SymInt):  # type: ignore[unreachable]
+                self._names[size.node._expr] = (position, dim)  # type: ignore[unreachable]
             else:
                 self._constants[position, dim] = int(size)
 

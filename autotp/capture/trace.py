@@ -1,8 +1,8 @@
 """Tracing: one call of one unit as a torch.fx graph with symbolic sizes.
 
 The graph's `get_attr` nodes are the unit's parameters and buffers by path; its placeholders are, in order, the tensors,
-the handles and the positions of the call; every node that holds a tensor carries a fake one in `meta["val"]`. Of attributes and placeholders `meta["gradient"]` says
-whether they may receive one, and `meta["parameter"]` marks parameters.
+the handles and the positions of the call; every node that holds a tensor carries a fake one in `meta["val"]`. Of
+attributes and placeholders `meta["gradient"]` says whether they may receive one, and `meta["parameter"]` marks parameters.
 """
 
 from __future__ import annotations
@@ -21,7 +21,17 @@ from torch.utils import _pytree as pytree
 from ..errors import TraceError
 from .clone import clone
 from .normalise import normalise
-from .opaque import HandleGuard, Handles, OpaqueCall, Position, StandIn, follow, handle_number, operator_value, pending_call
+from .opaque import (
+    HandleGuard,
+    Handles,
+    OpaqueCall,
+    Position,
+    StandIn,
+    follow,
+    handle_number,
+    operator_value,
+    pending_call,
+)
 from .signature import CallSite, Slot, VaryingDims
 from .symbols import Guards, Symbols
 from .units import Unit
@@ -94,12 +104,15 @@ class _Tracer:
         """Parameters and buffers by path, as fakes; a tied parameter is one fake under several paths."""
         fakes: dict[int, torch.Tensor] = {}
         named = [
-            *self.module.named_parameters(remove_duplicate=False), *self.module.named_buffers(remove_duplicate=False)
+            *self.module.named_parameters(remove_duplicate=False),
+            *self.module.named_buffers(remove_duplicate=False),
         ]
         for _, tensor in named:
             if id(tensor) not in fakes:
                 fake = self.symbols.tensor(tensor)
-                fakes[id(tensor)] = fake.requires_grad_() if isinstance(tensor, nn.Parameter) and _is_float(fake) else fake
+                fakes[id(tensor)] = (
+                    fake.requires_grad_() if isinstance(tensor, nn.Parameter) and _is_float(fake) else fake
+                )
         return {name: fakes[id(tensor)] for name, tensor in named}
 
     def _fake_input(self, number: int, tensor: torch.Tensor, dynamic: set[int]) -> torch.Tensor:
@@ -112,7 +125,10 @@ class _Tracer:
         flat = [self.state[name] for name in names] + self.inputs
         with self.symbols.mode, enable_python_dispatcher():
             tracer = make_fx(
-                lambda flat: self._call(names, flat), tracing_mode="real", pre_dispatch=True, _allow_non_fake_inputs=True
+                lambda flat: self._call(names, flat),
+                tracing_mode="real",
+                pre_dispatch=True,
+                _allow_non_fake_inputs=True,
             )
             traced = tracer(flat)
         guards = self.symbols.guards()
@@ -164,7 +180,9 @@ class _Tracer:
             node.meta["parameter"] = name in parameters
             node.meta["gradient"] = self.state[name].requires_grad
             _become_attribute(graph, node, name)
-        for node in [n for n in graph.nodes if n.op == "placeholder" and not isinstance(n.meta.get("val"), torch.Tensor)]:
+        for node in [
+            n for n in graph.nodes if n.op == "placeholder" and not isinstance(n.meta.get("val"), torch.Tensor)
+        ]:
             graph.erase_node(node)
         for i, node in enumerate(placeholders[len(names) :]):
             node.name = node.target = f"tensor_{i}"
@@ -224,9 +242,7 @@ def _replace_opaque(graph: torch.fx.Graph, node: torch.fx.Node, inputs: _Inputs)
     args, kwargs = pytree.tree_unflatten([value(leaf) for leaf in call.leaves], call.spec)
     method = str(call.path[-1][1])
     with graph.inserting_before(node):
-        replacement = graph.call_function(
-            call_opaque, (inputs.handles[call.handle], call.path, list(args), kwargs)
-        )
+        replacement = graph.call_function(call_opaque, (inputs.handles[call.handle], call.path, list(args), kwargs))
     replacement.meta = {**node.meta, "opaque": method}
     node.replace_all_uses_with(replacement)
     graph.erase_node(node)

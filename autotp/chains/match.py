@@ -152,8 +152,12 @@ class _Match:
             return depth, NearMiss(rule.name, rule.end, self.candidate.site.name, (), "no parameter has this dimension")
         statistics = [n for n in self.nodes if n is not self.candidate.site and self._sums(n)]
         if statistics and not rule.reduces:
-            return self._miss(depth, "through", f"{statistics[0].name} ({operator_name(statistics[0].target)}) sums over it")
-        wrong = (rule.wider and not all(map(self._widens, starts))) or (rule.narrower and any(map(self._widens, starts)))
+            return self._miss(
+                depth, "through", f"{statistics[0].name} ({operator_name(statistics[0].target)}) sums over it"
+            )
+        wrong = (rule.wider and not all(map(self._widens, starts))) or (
+            rule.narrower and any(map(self._widens, starts))
+        )
         if wrong:
             return self._miss(depth, rule.end, "collecting it would cost more than computing it everywhere")
         return None

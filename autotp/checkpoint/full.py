@@ -57,4 +57,3 @@ def _grid(positions: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         position.reshape([-1 if i == dim else 1 for i in range(len(positions))])
         for dim, position in enumerate(positions)
     )
-

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import Any
 
 import click
 import transformers
@@ -16,18 +16,6 @@ from .plan import plan_command
 from .verify import verify_command
 
 
-class Failure(click.ClickException):
-    """An AutotpError as the command line shows it."""
-
-    def __init__(self, error: AutotpError) -> None:
-        super().__init__(" ".join(str(error).split()))
-        self.exit_code = error.exit_code
-
-    def show(self, file: IO[Any] | None = None) -> None:
-        """Print the one line on standard error."""
-        click.echo(f"autotp: error: {self.format_message()}", file=file, err=True)
-
-
 class Group(click.Group):
     """A group whose commands may raise AutotpError."""
 
@@ -35,7 +23,8 @@ class Group(click.Group):
         try:
             return super().invoke(ctx)
         except AutotpError as error:
-            raise Failure(error) from error
+            click.echo(f"autotp: error: {' '.join(str(error).split())}", err=True)
+            ctx.exit(error.exit_code)
 
 
 @contextmanager

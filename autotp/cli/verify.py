@@ -76,18 +76,18 @@ def module_of(source: str, tiny: bool) -> nn.Module:
     size = sum(parameter.numel() for parameter in model.parameters())
     if size > LARGEST:
         raise UsageError(
-            f"{source} has {number(size)} parameters, too many to simulate: add --tiny to verify a small model of the same kind"
+            f"{source} has {number(size)} parameters, too many to simulate: add --tiny for a small model of the same kind"
         )
     return model
 
 
 def small_model(config: PretrainedConfig) -> nn.Module:
-    """A small model of the same kind. Raises UsageError for a kind whose sizes depend on each other in a way of its own."""
+    """A small model of the same kind. Raises UsageError for a kind whose sizes depend on each other in its own way."""
     try:
         return models.build_model(tiny_config(config))
     except Exception as error:
         raise UsageError(
-            f"no small model of type {config.model_type} could be made ({error}): write a small config.json and verify that"
+            f"cannot make a small model of type {config.model_type} ({error}): write a small config.json and verify that"
         ) from error
 
 

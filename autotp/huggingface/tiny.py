@@ -29,9 +29,10 @@ _FIXED: Mapping[str, int] = {
     **dict.fromkeys("vocab_size vocab_size_per_layer_input".split(), VOCABULARY),
     **dict.fromkeys("max_position_embeddings original_max_position_embeddings max_seq_len n_ctx".split(), POSITIONS),
     # latent attention: ranks of the projections, the two parts of a head
-    **dict(q_lora_rank=24, kv_lora_rank=16, qk_nope_head_dim=16, qk_rope_head_dim=8, qk_head_dim=24, v_head_dim=16),
+    **{"q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "qk_head_dim": 24},
+    "v_head_dim": 16,
     # state-space mixers: their heads make up twice the hidden size
-    **dict(mamba_n_heads=HEADS, mamba_d_head=2 * HIDDEN // HEADS, mamba_d_ssm=2 * HIDDEN),
+    **{"mamba_n_heads": HEADS, "mamba_d_head": 2 * HIDDEN // HEADS, "mamba_d_ssm": 2 * HIDDEN},
 }
 # Attribute -> the largest value it may keep.
 _LARGEST: Mapping[str, int] = {

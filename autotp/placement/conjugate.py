@@ -98,7 +98,7 @@ def place_backward(typed: TypedGraph, flow: Flow, price: Price) -> Backward:
             if target is None and source in varying and not problem.must_vary(source):
                 leaving[source[0]] = leaving.get(source[0], frozenset()) | {factor}
         for node in typed.facts:
-            if typed.facts[node].collects and (node, False) in varying and not problem.must_vary((node, False)):
+            if (node, False) in varying and problem.scatters((node, False)):
                 summed[node] = summed.get(node, frozenset()) | {factor}
     return Backward(
         tuple(_enters(placed)),
@@ -168,12 +168,16 @@ class _Problem:
             return self.factor in self.flow.reduces()[node]
         return node.op in ("placeholder", "get_attr") and not self.must_vary(version)
 
-
     def is_collective(self, source: Version, target: Version) -> bool:
         """Returns if the step itself makes the value whole over the factor: a reduction or a collection."""
         if source[0] is target[0]:
             return self.must_not_vary(target)
         return self.typed.facts[target[0]].collects and self.must_vary(source)
+
+    def scatters(self, version: Version) -> bool:
+        """Returns if the backward of a collection can sum over the factor: a marker behind a whole value collects nothing."""
+        fact = self.typed.facts[version[0]]
+        return fact.collects and self.factor in self.flow.varies(fact.operands[0]) and not self.must_vary(version)
 
 
 _SAME, _VARY = "invariant", "varies"
@@ -196,7 +200,7 @@ def _cut(problem: _Problem) -> tuple[list[tuple[Version, torch.fx.Node]], set[Ve
             network.add_edge(version, _VARY)
         elif problem.must_not_vary(version):
             network.add_edge(_SAME, version)
-        elif problem.typed.facts[version[0]].collects:
+        elif problem.scatters(version):
             # Where the gradient varies behind a collection, the collection's own backward scatters the sum.
             network.add_edge(_SAME, version, capacity=problem.price("reduce_scatter", version[0], problem.factor.size))
     for version, targets in consumers.items():
@@ -230,7 +234,9 @@ def _add_cost(network: Any, problem: _Problem, version: Version, targets: list[V
         ranks = 1
         for factor in before[joint[0][0]]:
             ranks *= factor.size
-        further = problem.price("all_reduce", node, ranks * problem.factor.size) - problem.price("all_reduce", node, ranks)
+        further = problem.price("all_reduce", node, ranks * problem.factor.size) - problem.price(
+            "all_reduce", node, ranks
+        )
         network.add_edge(version, ("join", version), capacity=max(further, 0.0))
         network.add_edge(("all", version), ("join", version), capacity=full)
         for target in joint:

@@ -24,7 +24,9 @@ def impose(graph: torch.fx.Graph, typing: Typing, layouts: Mapping[str, Sequence
         if node.op == "get_attr" and node.target in layouts:
             name, own = str(node.target), layouts[str(node.target)]
             if len(own) != len(typing.dims(node)):
-                raise UnsoundPlanError(f"{name} has {len(typing.dims(node))} dims, the plan gives layouts for {len(own)}")
+                raise UnsoundPlanError(
+                    f"{name} has {len(typing.dims(node))} dims, the plan gives layouts for {len(own)}"
+                )
             for term, layout in zip(typing.dims(node), own, strict=True):
                 wanted += [(name, *pair) for pair in _match(name, term, layout)]
     cuts: dict[Axis, Cut] = {}
@@ -53,7 +55,9 @@ def _match(name: str, term: Term, layout: Layout) -> list[tuple[Axis, Cut | None
     try:
         unify(as_term(layout), term)
     except CannotUnify as error:
-        raise UnsoundPlanError(f"{name} is made of {resolve(term)}, which cannot be laid out as {layout}: {error}") from error
+        raise UnsoundPlanError(
+            f"{name} is made of {resolve(term)}, which cannot be laid out as {layout}: {error}"
+        ) from error
     return found
 
 
@@ -63,7 +67,11 @@ def _spread(name: str, term: Axis, cut: Cut) -> list[tuple[Axis, Cut]]:
     if len(parts) == 1 and parts[0].size == term.size:
         return [(parts[0], cut)]
     resolved = resolve(term)
-    if isinstance(resolved, Product) and cut.padded == term.size and isinstance(major := resolve(resolved.parts[0]), Axis):
+    if (
+        isinstance(resolved, Product)
+        and cut.padded == term.size
+        and isinstance(major := resolve(resolved.parts[0]), Axis)
+    ):
         ranks = cut.padded // cut.local
         if major.size % ranks == 0:
             return [(major, Cut(cut.over, major.size))]

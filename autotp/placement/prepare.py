@@ -31,7 +31,9 @@ def split_biases(typed: TypedGraph, cuts: Cuts) -> None:
         _split(typed, node, bias, target, operands)
 
 
-def _split(typed: TypedGraph, node: torch.fx.Node, bias: torch.fx.Node, target: object, operands: tuple[object, ...]) -> None:
+def _split(
+    typed: TypedGraph, node: torch.fx.Node, bias: torch.fx.Node, target: object, operands: tuple[object, ...]
+) -> None:
     fact = typed.facts[node]
     with typed.graph.inserting_after(node):
         total = typed.graph.call_function(aten.add.Tensor, (node, bias))
@@ -73,9 +75,7 @@ def _is_plain_add(node: torch.fx.Node) -> bool:
         node.target is aten.add.Tensor
         and not node.kwargs
         and all(isinstance(arg, torch.fx.Node) for arg in node.args)
-        and all(
-            isinstance(arg, torch.fx.Node) and arg.meta["val"].dtype == node.meta["val"].dtype for arg in node.args
-        )
+        and all(isinstance(arg, torch.fx.Node) and arg.meta["val"].dtype == node.meta["val"].dtype for arg in node.args)
     )
 
 
@@ -95,8 +95,12 @@ def _rebuild(typed: TypedGraph, root: torch.fx.Node, sums: list[torch.fx.Node], 
             with typed.graph.inserting_before(root):
                 total, operands = typed.graph.call_function(aten.add.Tensor, (total, node)), (total, node)
             wide = max((n for n in operands), key=lambda n: n.meta["val"].dim())
-            total.meta = {"val": root.meta["val"] if wide.meta["val"].dim() == root.meta["val"].dim() else wide.meta["val"]}
-            typed.facts[total] = _addition(typed.facts[root] if total.meta["val"] is root.meta["val"] else typed.facts[wide], operands)
+            total.meta = {
+                "val": root.meta["val"] if wide.meta["val"].dim() == root.meta["val"].dim() else wide.meta["val"]
+            }
+            typed.facts[total] = _addition(
+                typed.facts[root] if total.meta["val"] is root.meta["val"] else typed.facts[wide], operands
+            )
         return total
 
     final = chain([chain(sums), *rest])

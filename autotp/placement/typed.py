@@ -77,9 +77,13 @@ def needs_gradient(typed: TypedGraph) -> frozenset[torch.fx.Node]:
         if node.op in ("placeholder", "get_attr"):
             if node.meta.get("gradient"):
                 reached.add(node)
-        elif enabled and node.target is not torch.ops.aten.detach.default and _differentiable(value):
-            if any(operand in reached for operand in typed.facts[node].operands):
-                reached.add(node)
+        elif (
+            enabled
+            and node.target is not torch.ops.aten.detach.default
+            and _differentiable(value)
+            and any(operand in reached for operand in typed.facts[node].operands)
+        ):
+            reached.add(node)
     return frozenset(reached)
 
 

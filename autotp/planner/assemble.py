@@ -14,7 +14,9 @@ from .weigh import Weigher
 
 def unit_plan(instances: tuple[str, ...], problem: UnitProblem, choice: Choice, weigher: Weigher) -> UnitPlan:
     """The plan of all units of one structure."""
-    nodes = {str(node.target): node for node in problem.graph.nodes if node.op == "get_attr" and node.meta.get("parameter")}
+    nodes = {
+        str(node.target): node for node in problem.graph.nodes if node.op == "get_attr" and node.meta.get("parameter")
+    }
     collectives = tuple(
         CollectivePlan(
             kind=c.kind,
@@ -87,5 +89,3 @@ def _reason(
     if any(map(is_padded, layouts)):
         words.append("padded with zeros to divide")
     return ", ".join(words)
-
-

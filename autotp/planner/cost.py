@@ -86,7 +86,7 @@ class Sizing:
         for node in graph.nodes:
             value = node.meta.get("val")
             for size in value.shape if isinstance(value, torch.Tensor) else ():
-                if isinstance(size, torch.SymInt):
+                if not isinstance(size, int):
                     for symbol in sorted(size.node.expr.free_symbols, key=str):
                         name = self.LETTERS[min(len(self.letters), len(self.LETTERS) - 1)]
                         self.letters.setdefault(symbol, sympy.Symbol(name, positive=True, integer=True))

@@ -39,7 +39,9 @@ class ParameterPlan:
         """The layouts as data. Raises PlanError for a text that is none, or that does not fit the shape."""
         layouts = tuple(map(parse_layout, self.layouts))
         if tuple(layout.size for layout in layouts) != self.shape:
-            raise PlanError(f"{self.name} has the shape {self.shape}, its layouts {[str(layout) for layout in layouts]}")
+            raise PlanError(
+                f"{self.name} has the shape {self.shape}, its layouts {[str(layout) for layout in layouts]}"
+            )
         return layouts
 
 
@@ -162,7 +164,10 @@ def _read(kind: type[Any], data: Any, where: str) -> Any:
 
 
 _NESTED = {
-    "units": UnitPlan, "parameters": ParameterPlan, "collectives": CollectivePlan, "outside": OutsidePlan,
+    "units": UnitPlan,
+    "parameters": ParameterPlan,
+    "collectives": CollectivePlan,
+    "outside": OutsidePlan,
 }
 
 

@@ -53,10 +53,14 @@ class Weigher:
         flow, facts = placement.flow, placement.typed.facts
         scattered = {scatter.node: scatter.over for scatter in placement.backward.scatters}
         for node, over in flow.reduces().items():
-            yield self._one("all_reduce", "forward", "activation", node, over, self._local(flow, node, facts[node].dims))
+            yield self._one(
+                "all_reduce", "forward", "activation", node, over, self._local(flow, node, facts[node].dims)
+            )
         for node, axes in flow.gathers.items():
             over = factors_in(axes, flow.cuts)
-            yield self._one("all_gather", "forward", "activation", node, over, self._gathered(flow, node, facts[node].dims))
+            yield self._one(
+                "all_gather", "forward", "activation", node, over, self._gathered(flow, node, facts[node].dims)
+            )
         for node, fact in facts.items():
             if fact.collects and flow.held[fact.operands[0]]:
                 over = factors_in(flow.held[fact.operands[0]], flow.cuts)

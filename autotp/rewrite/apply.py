@@ -18,7 +18,13 @@ from ..planner.cost import Workload, hardware
 from ..planner.plan import ParameterPlan, Plan, UnitPlan
 from ..planner.survey import Survey, fingerprint_of
 from ..planner.weigh import Weigher
-from ..runtime.layers import ColumnParallelLinear, ParallelLayer, RowParallelLinear, VocabParallelEmbedding, VocabParallelHead
+from ..runtime.layers import (
+    ColumnParallelLinear,
+    ParallelLayer,
+    RowParallelLinear,
+    VocabParallelEmbedding,
+    VocabParallelHead,
+)
 from ..runtime.ranks import Ranks
 from ..runtime.slices import take
 from .unit import Compiler, UnitForward, skeleton
@@ -71,9 +77,12 @@ def apply_plan(model: nn.Module, plan: Plan, ranks: Ranks, compilers: Mapping[Un
     units = {unit.path: unit for unit in _planned_units(model, plan)}
     state = Parallel(plan, ranks)
     forwards = [
-        (model.get_submodule(path), UnitForward(
-            model.get_submodule(path), units[path], skeleton(model.get_submodule(path)), compilers[unit], ranks
-        ))
+        (
+            model.get_submodule(path),
+            UnitForward(
+                model.get_submodule(path), units[path], skeleton(model.get_submodule(path)), compilers[unit], ranks
+            ),
+        )
         for unit in plan.units
         if unit.layouts()
         for path in unit.instances
@@ -83,7 +92,7 @@ def apply_plan(model: nn.Module, plan: Plan, ranks: Ranks, compilers: Mapping[Un
         for path in unit.instances:
             _cut_unit(model, path, unit, state, places)
     for module, forward in forwards:
-        module.forward = forward  # type: ignore[assignment]
+        module.forward = forward
     model.__dict__[ATTRIBUTE] = state
     return model
 
@@ -93,7 +102,9 @@ def check_plan(model: nn.Module, plan: Plan, size: int) -> None:
     if ATTRIBUTE in model.__dict__:
         raise PlanError("the model is parallel already; start from a dense one")
     if plan.tp != size:
-        raise PlanError(f"the plan is for {plan.tp} ranks, the group has {size}; make one with autotp.plan(model, tp={size})")
+        raise PlanError(
+            f"the plan is for {plan.tp} ranks, the group has {size}; make one with autotp.plan(model, tp={size})"
+        )
     if plan.fingerprint != fingerprint_of(model):
         raise PlanError(
             f"the plan is for another model ({plan.model}): parameter names or shapes differ from this {type(model).__name__}"

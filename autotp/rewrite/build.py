@@ -54,7 +54,7 @@ def _must_stay(node: torch.fx.Node) -> bool:
 
 def _constants_as_inputs(graph: torch.fx.Graph, constants: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """Tensors that tracing found in the code become inputs, since the unit's module has no attribute for them."""
-    values = []
+    values: list[torch.Tensor] = []
     for node in [n for n in graph.nodes if n.op == "get_attr" and n.target in constants]:
         with graph.inserting_before(node):
             entry = graph.placeholder(f"constant_{len(values)}")

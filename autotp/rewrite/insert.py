@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from ..axes.operators.collect import collect
 from ..axes.layout import Factors, Layout, Leaf, ProductLayout, SumLayout, layout_of, ordered
+from ..axes.operators.collect import collect
 from ..axes.term import Axis, Sum, Term, axes_of_dims, resolve
 from ..placement.flow import Flow
 from ..placement.place import Placement
@@ -191,7 +191,9 @@ class _Inserter:
         def enter_part(value: torch.Tensor, ranks: Any) -> torch.Tensor:
             return collectives.enter_part(value, ranks, factors, dim, where)
 
-        users = [user for user in node.users if "collective" not in user.meta or user.meta["collective"].of != "parameter"]
+        users = [
+            user for user in node.users if "collective" not in user.meta or user.meta["collective"].of != "parameter"
+        ]
         made = self._make((node, over, dim), node, enter_part, Inserted("all_reduce", "backward", "parameter", factors))
         for user in users:
             user.replace_input_with(node, made)

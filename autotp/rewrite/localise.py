@@ -179,7 +179,11 @@ class _Localiser:
     def repeat_list(self, node: torch.fx.Node) -> None:
         copies = [self.layout(term, node) for term in self.typed.facts[node].creates]
         wanted = list(self.argument(node, "repeats"))
-        self.replace(node, "repeats", [w if c.local_size == c.size else c.local_size for w, c in zip(wanted, copies, strict=True)])
+        self.replace(
+            node,
+            "repeats",
+            [w if c.local_size == c.size else c.local_size for w, c in zip(wanted, copies, strict=True)],
+        )
 
     def groups(self, node: torch.fx.Node) -> None:
         """A depthwise convolution has as many groups as local channels."""
@@ -225,8 +229,20 @@ def _local_offset(layout: Layout, offset: int) -> int:
 
 _ACTIONS: Mapping[str, Callable[[_Localiser, torch.fx.Node], None]] = {
     **dict.fromkeys(
-        ("aten.view", "aten.expand", "aten.broadcast_to", "aten.zeros", "aten.ones", "aten.full", "aten.empty",
-         "aten.new_zeros", "aten.new_ones", "aten.new_full", "aten.new_empty", "aten._unsafe_view"),
+        (
+            "aten.view",
+            "aten.expand",
+            "aten.broadcast_to",
+            "aten.zeros",
+            "aten.ones",
+            "aten.full",
+            "aten.empty",
+            "aten.new_zeros",
+            "aten.new_ones",
+            "aten.new_full",
+            "aten.new_empty",
+            "aten._unsafe_view",
+        ),
         lambda self, node: self.sizes(node, "size"),
     ),
     "aten.reshape": lambda self, node: self.sizes(node, "shape"),

@@ -82,28 +82,26 @@ def enter(value: torch.Tensor, ranks: Ranks, factors: Factors, of: str = "activa
     """Identity forward; backward, the gradient is summed over the ranks along some factors (Megatron's f)."""
     if not (value.requires_grad and torch.is_grad_enabled()):
         return value
-    return _Enter.apply(value, ranks, factors, of)  # type: ignore[no-untyped-call, no-any-return]
+    return _Enter.apply(value, ranks, factors, of)
 
 
-def enter_part(
-    value: torch.Tensor, ranks: Ranks, factors: Factors, dim: int, positions: torch.Tensor
-) -> torch.Tensor:
+def enter_part(value: torch.Tensor, ranks: Ranks, factors: Factors, dim: int, positions: torch.Tensor) -> torch.Tensor:
     """Like enter for a parameter, at some positions of one dim only."""
     if not (value.requires_grad and torch.is_grad_enabled()):
         return value
-    return _EnterPart.apply(value, ranks, factors, dim, positions)  # type: ignore[no-untyped-call, no-any-return]
+    return _EnterPart.apply(value, ranks, factors, dim, positions)
 
 
 def reduce(value: torch.Tensor, ranks: Ranks, factors: Factors) -> torch.Tensor:
     """The sum over the ranks along some factors forward; identity backward (Megatron's g)."""
-    return _Reduce.apply(value, ranks, factors)  # type: ignore[no-untyped-call, no-any-return]
+    return _Reduce.apply(value, ranks, factors)
 
 
 def leave(value: torch.Tensor, ranks: Ranks, factors: Factors) -> torch.Tensor:
     """Identity forward; backward, the gradient counts on the first rank along some factors only."""
     if not (value.requires_grad and torch.is_grad_enabled()):
         return value
-    return _Leave.apply(value, ranks, factors)  # type: ignore[no-untyped-call, no-any-return]
+    return _Leave.apply(value, ranks, factors)
 
 
 def gather(
@@ -113,7 +111,7 @@ def gather(
 
     Over the factors in `summed` every rank has only its part of the gradient's sum, and the slice is of the sum.
     """
-    return _Gather.apply(value, ranks, factors, dim, layout, summed)  # type: ignore[no-untyped-call, no-any-return]
+    return _Gather.apply(value, ranks, factors, dim, layout, summed)
 
 
 def slice_to_rank(value: torch.Tensor, ranks: Ranks, layouts: Sequence[Layout | None]) -> torch.Tensor:

@@ -20,14 +20,14 @@ class Deferred(torch.Tensor):
         """Defer a function of a local slice."""
         value = torch.Tensor._make_subclass(Deferred, torch.empty(0))
         value.__dict__.update(_make=lambda: make(local), _whole=None)
-        return value  # type: ignore[return-value]
+        return value
 
     def whole(self) -> torch.Tensor:
         """The whole value."""
         state = self.__dict__
         if state["_whole"] is None:
             state["_whole"] = state["_make"]()
-        return state["_whole"]  # type: ignore[no-any-return]
+        return state["_whole"]
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -1,4 +1,4 @@
-"""Real ranks on this machine: processes of their own under gloo, for tests and demonstrations; `torchrun` is for the rest."""
+"""Real ranks on this machine, each a process under gloo: for tests and demonstrations. `torchrun` is for the rest."""
 
 from __future__ import annotations
 

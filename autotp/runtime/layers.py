@@ -27,7 +27,9 @@ class ParallelLayer(nn.Module):
     transposed: bool
 
     @staticmethod
-    def become(module: nn.Module, kind: type[ParallelLayer], ranks: Ranks, layouts: dict[str, Sequence[Layout]]) -> None:
+    def become(
+        module: nn.Module, kind: type[ParallelLayer], ranks: Ranks, layouts: dict[str, Sequence[Layout]]
+    ) -> None:
         """Turn a dense layer into a parallel one, in place."""
         module.__class__ = kind
         module.__dict__.update(ranks=ranks, layouts=layouts, transposed=module.__dict__.get("transposed", False))
@@ -45,7 +47,8 @@ class ParallelLayer(nn.Module):
         return weight.t() if self.transposed else weight
 
     def extra_repr(self) -> str:
-        held = tuple(self.weight.shape) if isinstance(getattr(self, "weight", None), torch.Tensor) else ()
+        weight = getattr(self, "weight", None)
+        held = tuple(weight.shape) if isinstance(weight, torch.Tensor) else ()
         layouts = ", ".join(str(layout) for layout in self.layouts.get("weight", ()))
         return f"local={held}, weight=[{layouts}], rank={self.ranks.rank} of {self.ranks.size}"
 

@@ -76,7 +76,9 @@ def simulate(size: int, run: Callable[[Ranks], T]) -> list[T]:
         thread.start()
     for thread in threads:
         thread.join()
-    first = next((e for _, e in errors if not isinstance(e, threading.BrokenBarrierError)), errors[0][1] if errors else None)
+    first = next(
+        (e for _, e in errors if not isinstance(e, threading.BrokenBarrierError)), errors[0][1] if errors else None
+    )
     if first is not None:
         raise first
     return results

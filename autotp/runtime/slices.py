@@ -110,4 +110,4 @@ def keep_padding_zero(value: torch.Tensor, layouts: Sequence[Layout | None], ran
     places = [(dim, where) for dim, where in places if len(where)]
     if not places or not (value.requires_grad and torch.is_grad_enabled()):
         return value
-    return _KeepPaddingZero.apply(value, places)  # type: ignore[no-untyped-call]
+    return _KeepPaddingZero.apply(value, places)

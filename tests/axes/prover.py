@@ -160,7 +160,7 @@ class _Truth:
         """Run the function cut; returns the reason if it is refused. Raises AssertionError if a number differs."""
         traced, count = self.captured.traced, len(self.captured.operands)
         try:
-            placement = place(traced.graph, self.captured.typing, cuts, lambda node, ranks: 1.0)
+            placement = place(traced.graph, self.captured.typing, cuts, lambda *_: 1.0)
         except UnsoundPlanError as refusal:
             return str(refusal)
         program = build(placement, traced.constants, "operator")

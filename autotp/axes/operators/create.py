@@ -20,8 +20,15 @@ def enumerated(call: Call) -> Fact:
 RULES = {
     **dict.fromkeys(
         (
-            "aten.zeros", "aten.ones", "aten.full", "aten.empty", "aten.new_zeros", "aten.new_ones", "aten.new_full",
-            "aten.new_empty", "aten.scalar_tensor",
+            "aten.zeros",
+            "aten.ones",
+            "aten.full",
+            "aten.empty",
+            "aten.new_zeros",
+            "aten.new_ones",
+            "aten.new_full",
+            "aten.new_empty",
+            "aten.scalar_tensor",
         ),
         constant,
     ),

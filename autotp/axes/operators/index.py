@@ -21,7 +21,7 @@ def embedding(call: Call) -> Fact:
 def index(call: Call) -> Fact:
     """x[i, j, :]: indexed dims are whole; the result of the index comes where the first index was."""
     source = call.dims(call.get("self"))
-    indices = [i for i in call.get("indices")]
+    indices = list(call.get("indices"))
     used = [position for position, value in enumerate(indices) if value is not None]
     call.pin([source[position] for position in used], "it is indexed by data")
     joint = call.broadcast([call.dims(indices[position]) for position in used])

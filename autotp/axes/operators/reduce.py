@@ -8,7 +8,7 @@ import torch
 
 from ..call import Call
 from ..facts import Fact
-from ..term import ONE, Dims, Term
+from ..term import ONE, Dims
 
 
 def _reduced(dims: Dims, over: list[int], keep: bool) -> Dims:
@@ -87,8 +87,22 @@ RULES = {
     "aten.mean": total,
     **dict.fromkeys(
         (
-            "aten.var", "aten.std", "aten.amax", "aten.amin", "aten.max", "aten.min", "aten.argmax", "aten.argmin", "aten.prod",
-            "aten.any", "aten.all", "aten.logsumexp", "aten.norm", "aten.linalg_vector_norm", "aten.median", "aten.var_mean",
+            "aten.var",
+            "aten.std",
+            "aten.amax",
+            "aten.amin",
+            "aten.max",
+            "aten.min",
+            "aten.argmax",
+            "aten.argmin",
+            "aten.prod",
+            "aten.any",
+            "aten.all",
+            "aten.logsumexp",
+            "aten.norm",
+            "aten.linalg_vector_norm",
+            "aten.median",
+            "aten.var_mean",
         ),
         extreme,
     ),

@@ -83,9 +83,7 @@ def repeat(call: Call) -> Fact:
     dims, after = call.dims(call.get("self")), call.shape()
     dims = (ONE,) * (len(after) - len(dims)) + dims
     copies = [axis(size // dim.size) for size, dim in zip(after, dims, strict=True)]
-    return call.layout_fact(
-        tuple(Product((copy, dim)) for copy, dim in zip(copies, dims, strict=True)), creates=copies
-    )
+    return call.layout_fact(tuple(Product((copy, dim)) for copy, dim in zip(copies, dims, strict=True)), creates=copies)
 
 
 def paired(call: Call) -> Fact:
