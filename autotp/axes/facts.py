@@ -21,6 +21,8 @@ class Fact:
         linear: groups of operands; the operator is linear in each group jointly, the other operands held fixed.
         zeros: groups of operands; the result is zero wherever all operands of one group are. It decides whether
             padding (which is zero) may be summed over later.
+        nonzero: operands that must not be zero for the result and its derivatives to be finite (a divisor, the argument
+            of a logarithm), so that their padding cannot stay zero.
         creates: terms that come into being here, from values equal along them (`expand`, `zeros`).
         attends: whether this is an attention core. looks_up: whether it looks rows up in a table.
         collects: whether it is the marker of a value that is gathered where it is made.
@@ -31,6 +33,7 @@ class Fact:
     contracts: tuple[Term, ...] = ()
     linear: tuple[frozenset[int], ...] = ()
     zeros: tuple[frozenset[int], ...] = ()
+    nonzero: frozenset[int] = frozenset()
     creates: tuple[Term, ...] = ()
     attends: bool = False
     looks_up: bool = False

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import torch
 
 from ..errors import RuleError, nearest
-from .call import Call
+from .call import Call, is_tensor
 from .facts import Fact
 from .signature import parse_signature
 
@@ -25,36 +25,74 @@ RULES = next(
 
 @dataclass(frozen=True)
 class Pointwise:
-    """An element-wise operator: all operands' dims are equal where they do not broadcast."""
+    """An element-wise operator: all operands' dims are equal where they do not broadcast.
+
+    `linear` and `zeros` say in which groups of operands (see `Fact`), `nonzero` which operands must not be zero.
+    """
 
     linear: str = ""
     zeros: str = ""
+    nonzero: str = ""
 
     def __call__(self, call: Call) -> Fact:
+        value = call.node.meta["val"]
+        if not isinstance(value, torch.Tensor):
+            return unruled(call)
         dims = call.broadcast([call.dims(operand) for operand in call.operands])
         if [term.size for term in dims] != call.shape():
             return unruled(call)
-        # `x + 1` has a scalar operand: affine, neither linear nor zero where x is zero.
-        if self.linear == "jointly" and any(
-            isinstance(call.get(name), (int, float)) and call.get(name) != 0 for name in ("other", "self")
-        ):
-            return call.fact(dims)
+        if "first" in (self.linear, self.zeros) and not is_tensor(call.get("self")):
+            return SINGULAR(call)
         groups: dict[str, list[list[int]]] = {
             "": [],
             "jointly": [list(range(len(call.operands)))],
             "each": [[i] for i in range(len(call.operands))],
             "first": [[0]],
         }
-        return call.fact(dims, linear=groups[self.linear], zeros=groups[self.zeros])
+        affine = self.linear == "jointly" and any(_is_shift(call.get(name)) for name in ("other", "self"))
+        return call.fact(
+            dims,
+            linear=() if affine or _rounds(call) else groups[self.linear],
+            zeros=() if affine else groups[self.zeros],
+            nonzero={"": (), "rest": range(1, len(call.operands)), "all": range(len(call.operands))}[self.nonzero],
+        )
 
 
+def _is_shift(value: Any) -> bool:
+    """Returns if an operand of a sum is a number: `x + 1` is neither linear nor zero where x is zero."""
+    return not (value is None or is_tensor(value) or (isinstance(value, (int, float)) and value == 0))
+
+
+def _rounds(call: Call) -> bool:
+    """Returns if the result is a whole number where the operands need not be, by its type or on request."""
+    to_whole = _is_whole(call.node.meta["val"]) and not all(_is_whole(operand.meta["val"]) for operand in call.operands)
+    return to_whole or call.get("rounding_mode") is not None
+
+
+def _is_whole(value: torch.Tensor) -> bool:
+    return not (value.is_floating_point() or value.is_complex())
+
+
+@dataclass(frozen=True)
+class Power:
+    """`x ** n` is zero where x is for a number n of at least one; any other power is not even finite there."""
+
+    def __call__(self, call: Call) -> Fact:
+        exponent = call.get("exponent")
+        smooth = isinstance(exponent, (int, float)) and exponent >= 1
+        return (CLASSES["zero_to_zero"] if smooth else SINGULAR)(call)
+
+
+SINGULAR = Pointwise(nonzero="all")
 # The classes a rule file may put element-wise operators into.
-CLASSES: Mapping[str, Pointwise] = {
+CLASSES: Mapping[str, Rule] = {
     "linear_jointly": Pointwise("jointly", "jointly"),
     "linear_each": Pointwise("each", "each"),
-    "linear_first": Pointwise("first", "first"),
+    "quotient": Pointwise("first", "first", "rest"),
+    "remainder": Pointwise("", "first", "rest"),
     "zero_to_zero": Pointwise("", "jointly"),
-    "zero_first": Pointwise("", "first"),
+    "power": Power(),
+    "singular": SINGULAR,
     "other": Pointwise(),
 }
 SIGNATURE_KEYS = frozenset({"signature", "whole", "attends"})
@@ -93,7 +131,7 @@ def rule_for(call: Call, rules: Mapping[str, Rule]) -> Rule:
     if call.name in rules:
         return rules[call.name]
     if isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags:
-        return CLASSES["other"]
+        return SINGULAR
     return unruled
 
 

@@ -114,8 +114,8 @@ def planned_collectives(plan: Plan) -> dict[tuple[str, str], int]:
 
 def difference(whole: Encoded, ranks: list[Encoded], precision: torch.dtype) -> float:
     """The largest difference of any number of any embedding on any rank."""
-    true = whole.embeddings[precision]
-    return max(float((rank.embeddings[precision] - true).abs().max()) for rank in ranks)
+    found = torch.stack([rank.embeddings[precision] for rank in ranks])
+    return float((found - whole.embeddings[precision]).abs().max())
 
 
 def is_equal(plan: Plan, whole: Encoded, ranks: list[Encoded]) -> bool:

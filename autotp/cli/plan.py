@@ -49,7 +49,7 @@ def plan_command(
     if as_json:
         click.echo(plan.to_json(), nl=False)
     else:
-        make_console().print(paragraphs((plan_summary(plan), plan_units(plan), plan_left_whole(plan))))
+        make_console().print(paragraphs((plan_summary(plan), *plan_units(plan), plan_left_whole(plan))))
 
 
 def save(plan: Plan, path: Path) -> None:

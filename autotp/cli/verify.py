@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import click
@@ -57,7 +58,7 @@ def verify_command(
         raise UsageError("give --tiny or --plan, not both: a plan fits one model, and the small one is another")
     plan = load(plan_file) if plan_file is not None else None
     if plan is None and not tiny and names_a_type(model):
-        click.echo(f"{model} is a type without a checkpoint: verifying a small model of it", err=True)
+        click.echo(f"{model} is a type, not a checkpoint: verifying a small model of it", err=True)
         tiny = True
     with working(f"verifying {model} on {tp} simulated ranks"):
         report = verify(module_of(model, tiny), tp, plan=plan, rules=rules)
@@ -76,7 +77,8 @@ def module_of(source: str, tiny: bool) -> nn.Module:
     size = sum(parameter.numel() for parameter in model.parameters())
     if size > LARGEST:
         raise UsageError(
-            f"{source} has {number(size)} parameters, too many to simulate: add --tiny for a small model of the same kind"
+            f"{source} has {number(size)} parameters, too many to simulate; "
+            "add --tiny to verify a small model of the same kind"
         )
     return model
 
@@ -87,7 +89,8 @@ def small_model(config: PretrainedConfig) -> nn.Module:
         return models.build_model(tiny_config(config))
     except Exception as error:
         raise UsageError(
-            f"cannot make a small model of type {config.model_type} ({error}): write a small config.json and verify that"
+            f"cannot make a small model of type {config.model_type} ({textwrap.shorten(str(error), 150)}); "
+            "write a small config.json and verify that"
         ) from error
 
 

@@ -15,6 +15,7 @@ costs no further call.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -26,8 +27,8 @@ from ..axes.layout import Cuts, Factor, factors_of, is_whole, layout_of, leaves,
 from .flow import Flow
 from .typed import TypedGraph, is_parameter
 
-# Cost of one collective of a kind, on the value of a node, over so many ranks.
-Price: TypeAlias = Callable[[str, torch.fx.Node, int], float]
+# Cost of one collective of a kind, on the value of a node, over so many ranks, of which each holds this share of the value.
+Price: TypeAlias = Callable[[str, torch.fx.Node, int, float], float]
 # A value as some consumer reads it: the node, and whether reduced.
 Version: TypeAlias = tuple[torch.fx.Node, bool]
 
@@ -174,6 +175,13 @@ class _Problem:
             return self.must_not_vary(target)
         return self.typed.facts[target[0]].collects and self.must_vary(source)
 
+    def seconds(self, kind: str, node: torch.fx.Node, ranks: int) -> float:
+        """The price of a collective on what one rank holds of a value; nothing for a single rank."""
+        held = {axis: self.flow.cuts[axis] for axis in self.flow.held[node]}
+        layouts = [layout_of(term, held) for term in self.typed.facts[node].dims]
+        share = math.prod(layout.local_size / layout.size for layout in layouts if layout.size)
+        return self.price(kind, node, ranks, share) if ranks > 1 else 0.0
+
     def scatters(self, version: Version) -> bool:
         """Returns if the backward of a collection can sum over the factor: a marker behind a whole value collects nothing."""
         fact = self.typed.facts[version[0]]
@@ -202,7 +210,7 @@ def _cut(problem: _Problem) -> tuple[list[tuple[Version, torch.fx.Node]], set[Ve
             network.add_edge(_SAME, version)
         elif problem.scatters(version):
             # Where the gradient varies behind a collection, the collection's own backward scatters the sum.
-            network.add_edge(_SAME, version, capacity=problem.price("reduce_scatter", version[0], problem.factor.size))
+            network.add_edge(_SAME, version, capacity=problem.seconds("reduce_scatter", version[0], problem.factor.size))
     for version, targets in consumers.items():
         _add_cost(network, problem, version, targets)
     _, (_, varying) = nx.minimum_cut(network, _SAME, _VARY)
@@ -222,23 +230,16 @@ def _add_cost(network: Any, problem: _Problem, version: Version, targets: list[V
         for target in targets:
             network.add_edge(version, target)  # a list is no value: the sum goes to its items or to its source
         return
-    before = problem.placed.get(version, {})
-    joint = [target for target in targets if before.get(target[0])]
-    apart = [target for target in targets if not before.get(target[0])]
-    full = problem.price("all_reduce", node, problem.factor.size)
-    if apart:
-        network.add_edge(version, ("call", version), capacity=full)
-        for target in apart:
-            network.add_edge(("call", version), target)
-    if joint:
-        ranks = 1
-        for factor in before[joint[0][0]]:
-            ranks *= factor.size
-        further = problem.price("all_reduce", node, ranks * problem.factor.size) - problem.price(
-            "all_reduce", node, ranks
-        )
-        network.add_edge(version, ("join", version), capacity=max(further, 0.0))
-        network.add_edge(("all", version), ("join", version), capacity=full)
-        for target in joint:
-            network.add_edge(("join", version), target)
-            network.add_edge(target, ("all", version))
+    groups: dict[frozenset[Factor], list[Version]] = {}
+    for target in targets:
+        groups.setdefault(problem.placed.get(version, {}).get(target[0], frozenset()), []).append(target)
+    for over, group in groups.items():
+        ranks = math.prod(factor.size for factor in over)
+        before = problem.seconds("all_reduce", node, ranks)
+        after = problem.seconds("all_reduce", node, ranks * problem.factor.size)
+        # All consumers of an enter join it: the same call over more ranks. Only some do: a second call beside the first.
+        network.add_edge(version, ("join", version, over), capacity=max(after - before, 0.0))
+        network.add_edge(("all", version, over), ("join", version, over), capacity=before)
+        for target in group:
+            network.add_edge(("join", version, over), target)
+            network.add_edge(target, ("all", version, over))

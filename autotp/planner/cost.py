@@ -87,7 +87,7 @@ class Sizing:
             value = node.meta.get("val")
             for size in value.shape if isinstance(value, torch.Tensor) else ():
                 if not isinstance(size, int):
-                    for symbol in sorted(size.node.expr.free_symbols, key=str):
+                    for symbol in sorted(size.node.expr.free_symbols, key=str):  # type: ignore[unreachable]
                         name = self.LETTERS[min(len(self.letters), len(self.LETTERS) - 1)]
                         self.letters.setdefault(symbol, sympy.Symbol(name, positive=True, integer=True))
 

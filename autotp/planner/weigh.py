@@ -37,9 +37,10 @@ class Weigher:
     def __init__(self, graph: torch.fx.Graph, machine: Hardware, workload: Workload) -> None:
         self.machine, self.workload, self.sizing = machine, workload, Sizing(graph, workload)
 
-    def price(self, kind: str, node: torch.fx.Node, ranks: int) -> float:
-        """Seconds of one collective on a node's whole value."""
-        return self._seconds(kind, self.sizing.elements(node.meta["val"]), ranks)
+    def price(self, kind: str, node: torch.fx.Node, ranks: int, share: float) -> float:
+        """Seconds of one collective on a node's value, of which a rank holds this share."""
+        elements = self.sizing.number(self.sizing.elements(node.meta["val"])) * share
+        return self.machine.seconds(kind, elements * self.workload.element_bytes, ranks)
 
     def _seconds(self, kind: str, elements: sympy.Expr, ranks: int) -> float:
         return self.machine.seconds(kind, self.sizing.number(elements) * self.workload.element_bytes, ranks)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from rich.console import Group
 from rich.table import Table
 
+from ..planner.cost import hardware_presets
 from ..planner.plan import CollectivePlan, Plan, UnitPlan
 from .text import add_row, byte_size, duration, make_table, number, paragraphs, place_of
 
@@ -22,13 +23,21 @@ def _sizes(plan: Plan) -> Table:
     each = plan.element_bytes
     table = Table.grid(padding=(0, 2))
     add_row(table, ("model", plan.model))
-    add_row(table, ("ranks", plan.tp))
+    add_row(table, ("ranks", f"{plan.tp}{_beyond_node(plan)}"))
     add_row(table, ("weighed at", f"{number(plan.tokens)} tokens a step on {plan.hardware}"))
     add_row(table, ("parameters", f"{number(local)} a rank of {number(whole)} ({share(local, whole)})"))
     add_row(
         table, ("weights", f"{byte_size(local * each)} a rank of {byte_size(whole * each)}, {each} bytes an element")
     )
     return table
+
+
+def _beyond_node(plan: Plan) -> str:
+    """A caution where the ranks do not fit the node whose links the times are of."""
+    node = hardware_presets().get(plan.hardware)
+    if node is None or plan.tp <= node.gpus:
+        return ""
+    return f", more than the {node.gpus} that one {node.name} has: times between nodes are longer than shown"
 
 
 def share(part: float, whole: float) -> str:

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rich.console import Group, RenderableType
 from rich.table import Table
 
 from ..planner.plan import ParameterPlan, Plan, UnitPlan
 from .summary import kind_name
-from .text import add_row, byte_size, dims, duration, fold, make_table, paragraphs, place_of
+from .text import add_row, byte_size, dims, duration, fold, make_table, place_of
 
 
-def plan_units(plan: Plan) -> Group:
+def plan_units(plan: Plan) -> list[Table]:
     """The tables of all units in which something is cut; equal units share theirs."""
-    parts: list[RenderableType] = []
+    parts = []
     for unit in plan.units:
         if unit.layouts() or unit.collectives:
             parts.append(_parameters(unit))
         if unit.collectives:
             parts.append(_collectives(unit))
-    return paragraphs(parts)
+    return parts
 
 
 def _parameters(unit: UnitPlan) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -9,7 +10,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from .text import add_row, make_table, paragraphs
+from .text import add_row, make_table, number, paragraphs
 
 SHOWN = 5
 
@@ -39,6 +40,8 @@ class Verification(Protocol):
     @property
     def counted(self) -> Mapping[str, int]: ...
     @property
+    def elements(self) -> tuple[int, int]: ...
+    @property
     def tolerance(self) -> float: ...
     @property
     def exact(self) -> bool: ...
@@ -48,14 +51,17 @@ class Verification(Protocol):
 
 def verification(report: Verification) -> Group:
     """The worst outputs and gradients, planned and counted collectives, and the verdict."""
-    return paragraphs((_differences(report), _collectives(report), verdict(report)))
+    whole, local = report.elements
+    model = Text(
+        f"{report.model} on {report.tp} ranks, each with {number(local)} of {number(whole)} parameters", "bold"
+    )
+    return paragraphs((model, _differences(report), _collectives(report), verdict(report)))
 
 
 def _differences(report: Verification) -> Table:
-    title = f"{report.model} on {report.tp} ranks, against the dense model"
-    table = make_table(("largest differences", "of", ">relative"), title=title)
+    table = make_table(("largest differences from the whole model", "of", ">relative"))
     for kind, differences in (("output", report.outputs), ("gradient", report.gradients)):
-        worst = sorted(differences, key=lambda difference: -difference.error)
+        worst = sorted(differences, key=_badness, reverse=True)
         for difference in worst[:SHOWN]:
             style = "" if difference.error <= report.tolerance else "red"
             add_row(table, (difference.name, kind, f"{difference.error:.1e}"), style=style)
@@ -63,6 +69,10 @@ def _differences(report: Verification) -> Table:
             add_row(table, (f"and {len(worst) - SHOWN} smaller", kind, ""))
         table.add_section()
     return table
+
+
+def _badness(difference: Difference) -> float:
+    return math.inf if math.isnan(difference.error) else difference.error
 
 
 def _collectives(report: Verification) -> Table:

@@ -27,9 +27,12 @@ def plan_left_whole(plan: Plan) -> Table:
 
 
 def _by_reason(plan: Plan) -> dict[str, tuple[list[str], int]]:
-    """Names and number of elements of the whole parameters of each reason."""
+    """Names and number of elements of the whole parameters of each reason; a tied one counts once."""
     found: dict[str, tuple[list[str], int]] = {}
+    again = {name for names in plan.tied for name in names[1:]}
     for name, shape, reason in _whole(plan):
+        if name in again:
+            continue
         names, elements = found.get(reason, ([], 0))
         found[reason] = ([*names, name], elements + math.prod(shape))
     return found
@@ -52,5 +55,5 @@ def _other_misses(unit: UnitPlan) -> Iterator[str]:
 
 
 def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
-    return ", ".join(names[:NAMES]) + more
+    more = [f"and {len(names) - NAMES} more"] if len(names) > NAMES else []
+    return "\n".join([*names[:NAMES], *more])

@@ -62,10 +62,10 @@ class _Prices:
         self.machine, self.workload = hardware(plan.hardware), Workload(plan.tokens, plan.element_bytes)
         self._weighers: dict[torch.fx.Graph, Weigher] = {}
 
-    def __call__(self, kind: str, node: torch.fx.Node, ranks: int) -> float:
+    def __call__(self, kind: str, node: torch.fx.Node, ranks: int, share: float) -> float:
         if node.graph not in self._weighers:
             self._weighers = {node.graph: Weigher(node.graph, self.machine, self.workload)}
-        return self._weighers[node.graph].price(kind, node, ranks)
+        return self._weighers[node.graph].price(kind, node, ranks, share)
 
 
 def apply_plan(model: nn.Module, plan: Plan, ranks: Ranks, compilers: Mapping[UnitPlan, Compiler]) -> nn.Module:

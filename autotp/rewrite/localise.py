@@ -6,13 +6,13 @@ Legal because a view, split or slice of a local value along the same term select
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from ..axes.call import named_arguments, operator_name
-from ..axes.layout import Layout, Leaf, SumLayout, layout_of
+from ..axes.call import is_tensor, named_arguments, operator_name
+from ..axes.layout import Layout, Leaf, SumLayout, coordinate, is_padded, layout_of
 from ..axes.term import Term
 from ..placement.place import Placement
 from ..runtime.slices import SYMBOLIC
@@ -41,6 +41,7 @@ class _Localiser:
                 name = operator_name(node.target)
                 if name in _ACTIONS:
                     _ACTIONS[name](self, node)
+                self.fill_paddings(node)
 
     def layout(self, term: Term, node: torch.fx.Node) -> Layout:
         """The layout of one dim of a value, cut along what the value holds."""
@@ -77,6 +78,8 @@ class _Localiser:
 
     def sizes(self, node: torch.fx.Node, name: str) -> None:
         """view, expand, zeros, ...: a list of the result's sizes."""
+        if name not in named_arguments(node):  # a view of other numbers in the same places
+            return
         wanted = list(self.argument(node, name))
         if len(wanted) == 1 and isinstance(wanted[0], (list, tuple)):
             wanted = list(wanted[0])
@@ -95,7 +98,7 @@ class _Localiser:
             return self.graph.call_function(operator.mul, (parts, local))
 
     def unflattened(self, node: torch.fx.Node) -> None:
-        dim = self.argument(node, "dim") % self.flow_rank(self.argument(node, "self"))
+        dim = self.argument(node, "dim") % self.flow_rank(self._origin(self.argument(node, "self")))
         wanted = list(self.argument(node, "sizes"))
         for i, term in enumerate(self.typed.facts[node].dims[dim : dim + len(wanted)]):
             local, whole = _static(self.layout(term, node))
@@ -159,7 +162,7 @@ class _Localiser:
             count *= layout.size
         named = named_arguments(node)
         node.target = aten.sum.dim_IntList
-        node.args = (named["self"], named["dim"], named.get("keepdim", False))
+        node.args = (named["self"], named.get("dim"), named.get("keepdim", False))
         node.kwargs = {"dtype": named["dtype"]} if named.get("dtype") is not None else {}
         users = list(node.users)
         with self.graph.inserting_after(node):
@@ -168,29 +171,84 @@ class _Localiser:
         for user in users:
             user.replace_input_with(node, scaled)
 
+    def squeeze(self, node: torch.fx.Node) -> None:
+        """The dims of size one are those of the whole value: a slice may have others."""
+        if not self.flow.held[node]:
+            return
+        source = self._origin(self.argument(node, "self"))
+        dims = self.typed.facts[source].dims
+        asked = named_arguments(node).get("dim", range(len(dims)))
+        asked = [d % len(dims) for d in ([asked] if isinstance(asked, int) else asked)]
+        node.target = aten.squeeze.dims
+        node.args, node.kwargs = (node.args[0], [d for d in asked if dims[d].size == 1]), {}
+
     def repeats(self, node: torch.fx.Node) -> None:
         """repeat_interleave: the copies this rank makes."""
-        copies = self.layout(self.typed.facts[node].creates[0], node)
+        fact = self.typed.facts[node]
+        if not fact.creates:
+            return
+        copies = self.layout(fact.creates[0], node)
         if copies.local_size != copies.size:
             self.replace(node, "repeats", copies.local_size)
-            if self.argument(node, "output_size") is not None:
-                self.replace(node, "output_size", None)
+        if self.flow.held[node] and self.argument(node, "output_size") is not None:
+            self.replace(node, "output_size", None)
 
-    def repeat_list(self, node: torch.fx.Node) -> None:
+    def repeat_list(self, node: torch.fx.Node, name: str) -> None:
+        """repeat, tile: a list of the copies along every dim; tile may leave out leading ones."""
         copies = [self.layout(term, node) for term in self.typed.facts[node].creates]
-        wanted = list(self.argument(node, "repeats"))
-        self.replace(
-            node,
-            "repeats",
-            [w if c.local_size == c.size else c.local_size for w, c in zip(wanted, copies, strict=True)],
-        )
+        wanted = [1] * len(copies) + list(self.argument(node, name))
+        pairs = zip(wanted[-len(copies) :], copies, strict=True)
+        self.replace(node, name, [w if c.local_size == c.size else c.local_size for w, c in pairs])
 
     def groups(self, node: torch.fx.Node) -> None:
         """A depthwise convolution has as many groups as local channels."""
         weight = self._origin(self.argument(node, "weight"))
-        channels = self.layout(self.typed.facts[weight].dims[0], weight)
+        channels = self.layout(self.typed.facts[weight].dims[0], node)
         if self.argument(node, "groups") == channels.size != 1:
             self.replace(node, "groups", channels.local_size)
+
+    def fill_paddings(self, node: torch.fx.Node) -> None:
+        """Where a zero would give no finite number, the padding of an operand becomes one that does, before its use."""
+        fact, cuts = self.typed.facts[node], self.flow.cuts
+        for operand in {fact.operands[position] for position in fact.nonzero}:
+            axes = self.flow.held[operand] | self.flow.use(node, operand).take
+            layouts = [layout_of(term, {axis: cuts[axis] for axis in axes}) for term in self.typed.facts[operand].dims]
+            if any(map(is_padded, layouts)):
+                for value in filter(is_tensor, node.all_input_nodes):
+                    if self._origin(value) is operand:
+                        self._fill_padding(node, value, layouts)
+
+    def _fill_padding(self, node: torch.fx.Node, value: torch.fx.Node, layouts: Sequence[Layout]) -> None:
+        def fill_padding(value: torch.Tensor, ranks: Any) -> torch.Tensor:
+            for dim, layout in enumerate(layouts):
+                value = _filled(value, dim, layout, ranks.rank)
+            return value
+
+        ranks = next(n for n in self.graph.nodes if n.op == "placeholder" and n.target == "ranks")
+        with self.graph.inserting_before(node):
+            filled = self.graph.call_function(fill_padding, (value, ranks))
+        filled.meta = {"val": value.meta["val"]}
+        node.replace_input_with(value, filled)
+
+
+def _filled(value: torch.Tensor, dim: int, layout: Layout, rank: int) -> torch.Tensor:
+    """A local value with one half (or one) where it has padding along a dim; no gradient flows there."""
+    if not is_padded(layout):
+        return value
+    if isinstance(layout, Leaf):
+        assert layout.cut is not None
+        present = max(0, min(layout.cut.local, layout.size - coordinate(layout.cut.over, rank) * layout.cut.local))
+        data, padding = value.split([present, layout.cut.local - present], dim)
+        number = 0.5 if value.is_floating_point() or value.is_complex() else 1
+        return torch.cat([data, torch.full_like(padding, number)], dim)
+    if isinstance(layout, SumLayout):
+        parts = zip(value.split([part.local_size for part in layout.parts], dim), layout.parts, strict=True)
+        return torch.cat([_filled(part, dim, own, rank) for part, own in parts], dim)
+    sizes = [-1 if part.size >= SYMBOLIC else part.local_size for part in layout.parts]
+    value = value.unflatten(dim, sizes)
+    for i, part in enumerate(layout.parts):
+        value = _filled(value, dim + i, part, rank)
+    return value.flatten(dim, dim + len(sizes) - 1)
 
 
 def _static(layout: Layout) -> tuple[int, int]:
@@ -255,6 +313,8 @@ _ACTIONS: Mapping[str, Callable[[_Localiser, torch.fx.Node], None]] = {
     "aten.slice_scatter": _Localiser.slice,
     "aten.mean": _Localiser.mean,
     "aten.repeat_interleave": _Localiser.repeats,
-    "aten.repeat": _Localiser.repeat_list,
-    "aten.conv1d": _Localiser.groups,
+    "aten.repeat": lambda self, node: self.repeat_list(node, "repeats"),
+    "aten.tile": lambda self, node: self.repeat_list(node, "dims"),
+    "aten.squeeze": _Localiser.squeeze,
+    **dict.fromkeys(("aten.conv1d", "aten.conv2d", "aten.conv3d"), _Localiser.groups),
 }

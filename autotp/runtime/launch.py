@@ -9,8 +9,8 @@ import signal
 import socket
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from multiprocessing import connection
 from multiprocessing.context import SpawnProcess
@@ -21,6 +21,7 @@ import torch.distributed as dist
 
 T = TypeVar("T")
 HOST = "127.0.0.1"
+Store = dist.TCPStore  # type: ignore[attr-defined]
 
 
 class RankTraceback(Exception):
@@ -43,7 +44,7 @@ def run_ranks(
         What the first rank to fail raised, with that rank's traceback as its cause. RuntimeError for a rank that ends
         without an answer, TimeoutError if the ranks take longer than `limit_s`.
     """
-    store = dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
+    store = Store(HOST, 0, is_master=True, wait_for_workers=False)
     task = pickle.dumps((function, args))
     context = multiprocessing.get_context("spawn")
     processes: list[SpawnProcess] = []
@@ -56,7 +57,8 @@ def run_ranks(
             process = context.Process(
                 target=_rank_main, args=(rank, size, store.port, timeout_s, task, sending), daemon=True
             )
-            process.start()
+            with _interrupts_held_back():
+                process.start()
             processes.append(process)
             sending.close()
         results = _collect(answers, processes, limit_s)
@@ -66,6 +68,16 @@ def run_ranks(
         _end(processes, patience_s)
         for receiving in answers:
             receiving.close()
+
+
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """A process started inside never sees a Ctrl-C: its parent does, and ends it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _collect(answers: dict[connection.Connection, int], processes: list[SpawnProcess], limit_s: float) -> list[Any]:
@@ -115,7 +127,6 @@ def _end(processes: list[SpawnProcess], patience_s: float) -> None:
 
 def _rank_main(rank: int, size: int, port: int, timeout_s: float, task: bytes, sending: connection.Connection) -> None:
     """One rank: join the group, run the function, send back its result or its error."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and ends its ranks
     torch.set_num_threads(1)
     try:
         _join_group(rank, size, port, timedelta(seconds=timeout_s))
@@ -134,7 +145,7 @@ def _join_group(rank: int, size: int, port: int, timeout: timedelta) -> None:
     loopback = {name for _, name in socket.if_nameindex()} & {"lo", "lo0"}
     if loopback:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback.pop())
-    store = dist.TCPStore(HOST, port, is_master=False, timeout=timeout)
+    store = Store(HOST, port, is_master=False, timeout=timeout)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
 
 

@@ -18,7 +18,7 @@ from autotp.axes.facts import Typing
 from autotp.axes.infer import infer
 from autotp.axes.layout import Cut, Cuts, Factor
 from autotp.axes.rules import operator_rules
-from autotp.axes.term import Axis, axes_of
+from autotp.axes.term import Axis, Sum, axes_of, resolve
 from autotp.capture.signature import VaryingDims, call_site
 from autotp.capture.trace import Traced, trace
 from autotp.capture.units import Unit
@@ -46,7 +46,7 @@ class Subject(nn.Module):
         for i, operand in enumerate(operands):
             if i not in self.inputs:
                 value = operand.detach().clone()
-                setattr(self, f"operand_{i}", nn.Parameter(value, requires_grad=_is_differentiable(value)))
+                setattr(self, f"operand_{i}", nn.Parameter(value, requires_grad=is_differentiable(value)))
 
     def forward(self, *inputs: Any, **handles: Any) -> Any:
         given = dict(zip(self.inputs, inputs, strict=True))
@@ -75,6 +75,11 @@ class Captured:
             if node.op == "get_attr" and node.target == f"operand_{operand}":
                 return [list(axes_of(term)) for term in self.typing.dims(node)]
         return [[] for _ in self.operands[operand].shape]
+
+    def beside(self, axis: Axis) -> set[Axis]:
+        """The axes of all sums that an axis is in, itself included."""
+        terms = (resolve(term) for fact in self.typing.facts.values() for dims in fact.outputs for term in dims)
+        return {axis}.union(*(axes_of(term) for term in terms if isinstance(term, Sum) and axis in axes_of(term)))
 
     def axes(self) -> Iterator[tuple[Place, Axis]]:
         """Every axis of every parameter, by its places."""
@@ -107,23 +112,34 @@ def capture(function: Function, operands: Sequence[torch.Tensor], inputs: Collec
 
 
 def prove(
-    function: Function, operands: Sequence[torch.Tensor], ranks: Sequence[int] = RANKS, inputs: Collection[int] = ()
+    function: Function,
+    operands: Sequence[torch.Tensor],
+    ranks: Sequence[int] = RANKS,
+    inputs: Collection[int] = (),
+    *,
+    sums_together: bool = False,
 ) -> Proof:
     """Cut every axis that may be cut, one at a time, over every number of ranks.
 
+    With `sums_together` all segments of a sum are cut at the same time.
     Raises AssertionError where an output, or the gradient of an operand, then differs from the whole one.
     """
     proof = Proof(capture(function, operands, inputs))
     truth = _Truth(proof.captured)
-    for axis in {axis for _, axis in proof.captured.axes() if not axis.pins}:
+    free = dict.fromkeys(axis for _, axis in proof.captured.axes() if axis.size > 1 and not axis.pins)
+    groups = dict.fromkeys(frozenset(proof.captured.beside(a) & free.keys() if sums_together else [a]) for a in free)
+    for group in groups:
         for count in ranks:
-            factor = Factor(count, 1)
-            reason = truth.check({axis: Cut((factor,), -(-axis.size // count) * count)}, count)
+            reason = truth.check({axis: _cut(axis.size, count) for axis in group}, count)
             if reason is None:
-                proof.proved.add((axis, count))
+                proof.proved |= {(axis, count) for axis in group}
             else:
-                proof.refused[axis, count] = reason
+                proof.refused |= {(axis, count): reason for axis in group}
     return proof
+
+
+def _cut(size: int, ranks: int) -> Cut:
+    return Cut((Factor(ranks, 1),), -(-size // ranks) * ranks)
 
 
 def prove_partial(
@@ -145,7 +161,7 @@ def prove_partial(
     axes = {captured.terms(i)[0][0] for i in group if captured.terms(i)[0]}
     truth = _Truth(captured)
     for count in ranks:
-        reason = truth.check({axis: Cut((Factor(count, 1),), -(-summands // count) * count) for axis in axes}, count)
+        reason = truth.check({axis: _cut(summands, count) for axis in axes}, count)
         assert reason is None, f"a partial sum is refused: {reason}"
 
 
@@ -207,10 +223,10 @@ def _run(
 
 
 def _fresh(operand: torch.Tensor) -> torch.Tensor:
-    return operand.detach().clone().requires_grad_(_is_differentiable(operand))
+    return operand.detach().clone().requires_grad_(is_differentiable(operand))
 
 
-def _is_differentiable(value: torch.Tensor) -> bool:
+def is_differentiable(value: torch.Tensor) -> bool:
     return value.is_floating_point() or value.is_complex()
 
 
@@ -297,6 +313,6 @@ def _apply(
 def _other(value: Any, generator: torch.Generator) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(_other(part, generator) for part in value)
-    if not _is_differentiable(value):
+    if not is_differentiable(value):
         return torch.randint(0, 5, value.shape, generator=generator).to(value.dtype)
     return torch.randn(value.shape, generator=generator, dtype=value.dtype)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..call import Call
 from ..facts import Fact
-from ..signature import parse_signature
-from ..term import Dims, Term, axis
+from ..signature import Group, Signature
+from ..term import Dims, Term
 
 
 def matmul(call: Call) -> Fact:
@@ -30,33 +32,44 @@ def addmm(call: Call) -> Fact:
 
 
 def einsum(call: Call) -> Fact:
-    """The equation is the signature."""
-    left, right = call.get("equation").replace(" ", "").split("->")
-    spaced = ", ".join(" ".join(group.replace("...", ".")) for group in [*left.split(",")])
-    text = f"{spaced} -> {' '.join(right.replace('...', '.'))}".replace(".", "...")
-    return parse_signature(text)(call)
+    """The equation is the signature; linear in every operand, since it multiplies all of them."""
+    inputs, arrow, output = call.get("equation").replace(" ", "").partition("->")
+    texts = inputs.split(",")
+    dotted = [len(call.dims(o)) - len(t.replace("...", "")) for o, t in zip(call.operands, texts, strict=True)]
+    if not arrow:
+        output = "..." * ("..." in inputs) + "".join(sorted(c for c in set(inputs) - {",", "."} if inputs.count(c) == 1))
+    groups = [_names(text, count) for text, count in zip(texts, dotted, strict=True)]
+    signature = Signature(tuple(groups), (_names(output, max(dotted)),), frozenset())
+    each = tuple(frozenset([i]) for i in range(len(call.operands)))
+    return replace(signature(call), linear=each, zeros=each)
+
+
+def _names(text: str, dotted: int) -> Group:
+    """A name for every dim: its letter, or its place from the right among those that the dots stand for."""
+    before, dots, after = text.partition("...")
+    return Group((*before, *(str(i) for i in range(dotted if dots else 0, 0, -1)), *after), False, False)
 
 
 def convolution(call: Call) -> Fact:
     """conv1d, conv2d: channels are contracted, or, depthwise, kept; the places stay whole."""
     source, kernel = call.dims(call.get("input")), call.dims(call.get("weight"))
-    shape, groups = call.shape(), call.get("groups", 1)
-    call.pin([*source[2:], *kernel[2:]], "a window slides along this dimension")
+    channel, groups = len(source) - len(kernel) + 1, call.get("groups", 1)
+    call.pin([*source[channel + 1 :], *kernel[2:]], "a window slides along this dimension")
     contracted: list[Term] = []
     if groups == 1:
-        call.equal(source[1], kernel[1])
-        contracted = [source[1]]
-    elif groups == source[1].size == kernel[0].size:
-        call.equal(source[1], kernel[0])
+        call.equal(source[channel], kernel[1])
+        contracted = [kernel[1]]
+    elif groups == source[channel].size == kernel[0].size:
+        call.equal(source[channel], kernel[0])
     else:
-        call.pin([source[1], kernel[0], kernel[1]], "its channels are in groups")
+        call.pin([source[channel], kernel[0], kernel[1]], "its channels are in groups")
     if call.get("bias") is not None:
         call.equal(call.dims(call.get("bias"))[0], kernel[0])
-    places = tuple(axis(size) for size in shape[2:])
+    places = call.fresh(call.shape()[channel + 1 :])
     call.pin(places, "a window slides along this dimension")
     bias = list(range(2, len(call.operands)))
     return call.fact(
-        (source[0], kernel[0], *places),
+        (*source[:channel], kernel[0], *places),
         contracts=contracted,
         linear=[] if bias else [[0], [1]],
         zeros=[[0, *bias], [1, *bias]],

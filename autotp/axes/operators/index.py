@@ -6,15 +6,17 @@ import torch
 
 from ..call import Call
 from ..facts import Fact
-from ..term import Dims, Term, axis
+from ..term import ONE, Dims, Term
 
 
 def embedding(call: Call) -> Fact:
     """A lookup sums over the rows with a one-hot index: cut rows leave a partial sum on every rank."""
     rows, width = call.dims(call.get("weight"))
     indices = call.dims(call.get("indices"))
+    if call.get("weight").op != "get_attr":
+        call.pin([rows], "its table is no parameter")
     if call.get("scale_grad_by_freq") or call.get("sparse"):
-        call.pin([rows], "its gradient counts the rows")
+        call.pin([rows, *indices], "its gradient counts the rows")
     return call.fact((*indices, width), contracts=[rows], zeros=[[0]], looks_up=True)
 
 
@@ -55,9 +57,9 @@ def index_select(call: Call) -> Fact:
     dims = call.dims(call.get("self"))
     position = call.dim(call.get("dim"), len(dims))
     call.pin([dims[position]], "it is indexed by data")
-    chosen: Term = axis(call.shape()[position])
-    call.pin([chosen], "it is indexed by data")
-    return call.fact((*dims[:position], chosen, *dims[position + 1 :]), linear=[[0]], zeros=[[0]])
+    chosen = call.dims(call.get("index")) or (ONE,)
+    call.pin(chosen, "it is indexed by data")
+    return call.fact((*dims[:position], *chosen, *dims[position + 1 :]), linear=[[0]], zeros=[[0]])
 
 
 def one_hot(call: Call) -> Fact:
@@ -88,9 +90,7 @@ RULES = {
     "aten.index": index,
     "aten.gather": gather,
     "aten.scatter": scatter,
-    "aten.scatter_": scatter,
     "aten.scatter_add": scatter,
-    "aten.scatter_add_": scatter,
     "aten.index_select": index_select,
     "aten.one_hot": one_hot,
 }

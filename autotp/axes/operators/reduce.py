@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from ..call import Call
+from ..call import Call, is_tensor
 from ..facts import Fact
 from ..term import ONE, Dims
 
@@ -26,7 +26,9 @@ def total(call: Call) -> Fact:
 
 
 def extreme(call: Call) -> Fact:
-    """var, amax, norm, logsumexp, ...: the reduced dims must be whole."""
+    """var, amax, norm, logsumexp, ...: the reduced dims must be whole. max and min of two operands reduce none."""
+    if is_tensor(call.get("other")):
+        return call.fact(call.broadcast([call.dims(operand) for operand in call.operands]))
     dims = call.dims(call.get("self"))
     over = call.dim_list(call.get("dim"), len(dims))
     call.pin([dims[i] for i in over], "it is reduced here and not by a sum")

@@ -11,7 +11,16 @@ def view(call: Call) -> Fact:
     """view, reshape, flatten, unflatten: the product of the dims before is the product of the dims after."""
     before, after = call.dims(call.get("self")), call.fresh(call.shape())
     call.reshape(before, after)
+    if call.get("dtype") is not None:  # the bits of the elements as other numbers
+        return call.fact(after, zeros=[[0]])
     return call.layout_fact(after)
+
+
+def view_as(call: Call) -> Fact:
+    """Like view, with the sizes (and so the axes) of a second operand."""
+    after = call.dims(call.get("other"))
+    call.reshape(call.dims(call.get("self")), after)
+    return call.fact(after, linear=[[0]], zeros=[[0]])
 
 
 def transpose(call: Call) -> Fact:
@@ -39,7 +48,8 @@ def unsqueeze(call: Call) -> Fact:
 
 def squeeze(call: Call) -> Fact:
     dims = call.dims(call.get("self"))
-    drop = {i for i in call.dim_list(call.get("dim"), len(dims)) if dims[i].size == 1}
+    asked = [] if call.get("dim") == [] else call.dim_list(call.get("dim"), len(dims))
+    drop = {i for i in asked if dims[i].size == 1}
     return call.layout_fact(tuple(dim for i, dim in enumerate(dims) if i not in drop))
 
 
@@ -66,12 +76,12 @@ def expand_as(call: Call) -> Fact:
 
 def repeat_interleave(call: Call) -> Fact:
     """Every element n times in a row: the dim becomes (dim · n), n created here."""
-    dims, after, repeats = list(call.dims(call.get("self"))), call.shape(), call.get("repeats")
+    repeats = call.get("repeats")
     if not isinstance(repeats, int) or call.get("dim") is None:
-        call.pin(dims, "the repeats are data")
-        fresh = call.fresh(after)
-        call.pin(fresh, "the repeats are data")
+        fresh = call.fresh(call.shape())
+        call.pin([*fresh, *(dim for operand in call.operands for dim in call.dims(operand))], "the repeats are data")
         return call.fact(fresh)
+    dims = list(call.dims(call.get("self")))
     position = call.dim(call.get("dim"), len(dims))
     copies = axis(repeats)
     dims[position] = Product((dims[position], copies))
@@ -109,8 +119,8 @@ def flip(call: Call) -> Fact:
 
 RULES = {
     **dict.fromkeys(("aten.view", "aten.reshape", "aten._unsafe_view", "aten.flatten", "aten.unflatten"), view),
-    "aten.view_as": view,
-    "aten.reshape_as": view,
+    "aten.view_as": view_as,
+    "aten.reshape_as": view_as,
     "aten.transpose": transpose,
     "aten.t": reverse,
     "aten.numpy_T": reverse,

@@ -124,15 +124,12 @@ def getitem(call: Call) -> Fact:
 
 def pad(call: Call) -> Fact:
     """Padding at the ends: the padded dims must be whole, the others are untouched."""
-    dims, after = call.dims(call.get("self")), call.shape()
-    result: list[Term] = []
-    for dim, size in zip(dims, after, strict=True):
-        if dim.size == size:
-            result.append(dim)
-        else:
-            call.pin([dim], "it is padded here")
-            result.append(axis(size))
-            call.pin(result[-1:], "it is padded here")
+    dims, amounts = call.dims(call.get("self")), list(call.get("pad"))
+    result = list(dims)
+    for i, (first, last) in enumerate(zip(amounts[::2], amounts[1::2], strict=True), start=1):
+        if not (isinstance(first, int) and isinstance(last, int) and first == last == 0):
+            result[-i] = axis(call.shape()[-i])
+            call.pin([dims[-i], result[-i]], "it is padded here")
     return call.fact(tuple(result))
 
 

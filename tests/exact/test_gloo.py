@@ -1,0 +1,85 @@
+"""Real ranks: every family on 2 and on 4 gloo processes, equal to the dense model and at the planned collectives."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+import autotp
+from autotp.checkpoint.full import state_of
+from autotp.huggingface.models import build_model
+from autotp.runtime.launch import run_ranks
+from autotp.verify import Float64, planned_collectives
+from tests.families import FAMILIES
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Largest relative differences of one family on one rank, and its collectives."""
+
+    name: str
+    output: float
+    gradient: float
+    state: float
+    counted: dict[str, int]
+    planned: dict[str, int]
+
+
+def compare_families(names: list[str]) -> list[Outcome]:
+    """Runs on a rank."""
+    return [compare(name) for name in names]
+
+
+def compare(name: str) -> Outcome:
+    torch.manual_seed(0)
+    dense = build_model(FAMILIES[name].config(), meta=False).double().eval()
+    for parameter in dense.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    inputs = example(dense)
+    parallel = copy.deepcopy(dense)
+    with Float64():
+        expected = dense(**inputs)[0]
+        expected.square().sum().backward()
+        autotp.parallelize(parallel)
+        state = state_of(parallel)
+        with state.ranks.logging() as log:
+            result = parallel(**inputs)[0]
+            result.square().sum().backward()
+    gradients, tensors = autotp.full_gradients(parallel), autotp.full_state_dict(parallel)
+    true = {n: p.grad for n, p in dense.named_parameters(remove_duplicate=False) if p.grad is not None}
+    largest = max(float(g.abs().max()) for g in true.values())
+    return Outcome(
+        name,
+        float((result - expected).abs().max() / expected.abs().max()),
+        max(difference(gradients[n], g, largest) for n, g in true.items()),
+        max(float((tensors[n] - t).abs().max()) for n, t in dense.state_dict().items() if t.is_floating_point()),
+        dict(Counter(f"{c.kind} {c.phase} {c.of}" for c in log.calls)),
+        planned_collectives(state.plan),
+    )
+
+
+def example(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    if model.config.model_type == "vit":
+        return {"pixel_values": torch.randn(2, 3, 32, 32, dtype=torch.float64)}
+    return {"input_ids": torch.randint(3, 250, (2, 11))}
+
+
+def difference(found: torch.Tensor | None, true: torch.Tensor, largest: float) -> float:
+    assert found is not None
+    own = float(true.abs().max())
+    return float((found - true).abs().max()) / (own if own > 1e-9 * largest else largest)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_families_on_real_ranks(size: int) -> None:
+    everywhere = run_ranks(compare_families, size, list(FAMILIES), limit_s=600)
+    assert all(len(outcomes) == len(FAMILIES) for outcomes in everywhere)
+    for outcome in (outcome for outcomes in everywhere for outcome in outcomes):
+        assert outcome.output < 1e-9, outcome
+        assert outcome.gradient < 1e-9, outcome
+        assert outcome.state == 0, outcome
+        assert outcome.counted == outcome.planned, outcome
