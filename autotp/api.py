@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from .errors import UsageError
 from .huggingface import models
+from .planner import cost
 from .planner.cost import DEFAULT_HARDWARE, Workload
 from .planner.make import make_plan
 from .planner.plan import Plan
@@ -50,9 +51,11 @@ def plan(
         UsageError: an argument is wrong. RuleError: a rule file is wrong.
     """
     check_size(tp)
+    folders = rule_folders(rules)
+    machine = cost.hardware(hardware, folders)
     module = models.resolve(model)
-    found = survey(module, examples_for(module, example), rule_folders(rules))
-    return make_plan(module, found, tp, hardware, Workload(tokens=tokens))
+    found = survey(module, examples_for(module, example), folders)
+    return make_plan(module, found, tp, machine, Workload(tokens=tokens))
 
 
 def parallelize(
@@ -94,6 +97,7 @@ def parallelize(
     if plan is None:
         assert found is not None
         plan = make_plan(model, found, ranks.size)
+    ranks.check_agreement(plan.to_json(), "plans")
     apply_plan(model, plan, ranks, make_compilers(plan, found, folders))
     return model
 

@@ -249,14 +249,21 @@ def _unit_results(model: nn.Module, units: Sequence[str]) -> Iterator[dict[str, 
             hook.remove()
 
 
+def _largest(true: torch.Tensor, found: Sequence[torch.Tensor | None]) -> float:
+    """The largest absolute difference; infinite where a tensor is missing or is not a number where the true one is."""
+    if any(tensor is None for tensor in found):
+        return float("inf")
+    differences = torch.stack([(tensor - true).abs() for tensor in found if tensor is not None]).flatten()
+    return float(differences.nan_to_num(nan=float("inf")).max()) if differences.numel() else 0.0
+
+
 def _compare(
-    true: Mapping[str, torch.Tensor], ranks: Sequence[Mapping[str, torch.Tensor]], scale: Mapping[str, torch.Tensor]
+    true: Mapping[str, torch.Tensor], ranks: Sequence[Mapping[str, torch.Tensor | None]], scale: Mapping[str, torch.Tensor]
 ) -> tuple[Difference, ...]:
     largest = max((float(tensor.abs().max()) for tensor in scale.values() if tensor.numel()), default=0.0)
     found = []
     for name, tensor in true.items():
         own = float(tensor.abs().max()) if tensor.numel() else 0.0
         unit = own if own > TOLERANCE * largest else largest
-        worst = max(float((rank[name] - tensor).abs().max()) for rank in ranks) if tensor.numel() else 0.0
-        found.append(Difference(name, worst / unit if unit else worst))
+        found.append(Difference(name, _largest(tensor, [rank[name] for rank in ranks]) / (unit or 1.0)))
     return tuple(found)

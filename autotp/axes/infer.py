@@ -6,18 +6,17 @@ from collections.abc import Mapping
 
 import torch
 
-from .call import Call, operator_name
+from .call import Call
 from .facts import Fact, Typing
 from .rules import Rule, rule_for, unruled
 from .sizes import Sizes
-from .term import Pin, axis, pin, repeated
+from .term import axis
 
 
 def infer(graph: torch.fx.Graph, rules: Mapping[str, Rule]) -> Typing:
     """The terms of every value of a graph whose nodes carry `meta["val"]`.
 
-    A node that writes into shared memory (`meta["writes"]`) keeps all of it whole, and so is an axis along two dims of one
-    value, of which a slice would be a block. Values that are no tensors (sizes,
+    A node that writes into shared memory (`meta["writes"]`) keeps all of it whole. Values that are no tensors (sizes,
     handles) have no entry. Operators without a rule are listed in `unruled`, with the operator's name by node.
     """
     sizes, facts, missing = Sizes(), dict[torch.fx.Node, Fact](), dict[str, str]()
@@ -34,10 +33,6 @@ def infer(graph: torch.fx.Graph, rules: Mapping[str, Rule]) -> Typing:
                 missing[node.name] = call.name
             facts[node] = rule(call)
             writes.append(call)
-    for node, fact in facts.items():
-        why = Pin(node.name, operator_name(node.target), "two of its dimensions are along this axis")
-        for part in {part for dims in fact.outputs for part in repeated([*dims, *fact.contracts])}:
-            pin(part, why)
     for call in writes:
         for shared in facts.keys() & set(call.node.meta.get("writes", ())):
             call.pin(facts[shared].dims, "it writes into memory that other values share")

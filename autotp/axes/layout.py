@@ -267,6 +267,8 @@ def _leaf(match: re.Match[str]) -> Leaf:
         return Leaf(size)
     over = tuple(Factor(*map(int, part.split("@"))) for part in match[3].lstrip("/").split(","))
     padded = int(match[2] or size)
+    if not all(factor.size and factor.stride for factor in over):
+        raise PlanError(f"the layout {match[0]!r} has a mesh factor of no ranks; write it as size@stride, both at least 1")
     if padded < size or padded % parts_of(over):
         raise PlanError(f"the layout {match[0]!r} does not divide: {padded} into {parts_of(over)} parts")
     return Leaf(size, Cut(over, padded))

@@ -116,22 +116,6 @@ def axes_of_dims(dims: Iterable[Term]) -> set[Axis]:
     return {found for dim in dims for found in axes_of(dim)}
 
 
-def repeated(terms: Iterable[Term]) -> set[Axis]:
-    """Axes that occur in two dims, or in two factors of one: a slice along them would be a block of a diagonal.
-
-    The segments of a sum may repeat an axis: they are slices of their own.
-    """
-    found: set[Axis] = set()
-    seen: set[Axis] = set()
-    for term in map(resolve, terms):
-        if not isinstance(term, Axis):
-            found |= repeated(term.parts) if isinstance(term, Product) else set().union(*(repeated([p]) for p in term.parts))
-        own = set(axes_of(term))
-        found |= seen & own
-        seen |= own
-    return found
-
-
 def pin(term: Term, why: Pin) -> None:
     """Require that every axis of the term stays whole."""
     for found in axes_of(term):

@@ -64,22 +64,27 @@ def _unify_products(left: Product, right: Product) -> None:
         raise CannotUnify("factors are left over")
 
 
-# More segments than this come from two sums that are shifted against each other, whose refinement has no structure.
-_MOST_SEGMENTS = 64
+# More splits than this come from two sums that are shifted against each other, whose refinement has no structure.
+_MOST_SPLITS = 64
 
 
 def _unify_sums(left: Sum, right: Sum) -> None:
     """Align from the start; the longer of two unequal segments is split at the shorter one's end."""
-    if len(left.parts) + len(right.parts) > _MOST_SEGMENTS:
-        raise CannotUnify("two sums are shifted against each other")
     a, b = list(left.parts), list(right.parts)
+    splits = 0
     while a and b:
         x, y = resolve(a.pop(0)), resolve(b.pop(0))
+        if isinstance(x, Sum) or isinstance(y, Sum):  # split since it was put here
+            a[:0] = x.parts if isinstance(x, Sum) else [x]
+            b[:0] = y.parts if isinstance(y, Sum) else [y]
+            continue
         if x.size > y.size:
             a, b, x, y = b, a, y, x
         if x.size == y.size:
             unify(x, y)
             continue
+        if (splits := splits + 1) > _MOST_SPLITS:
+            raise CannotUnify("two sums are shifted against each other")
         rest = axis(y.size - x.size)
         unify(y, Sum((x, rest)))
         b.insert(0, rest)
@@ -95,12 +100,6 @@ def _distribute(product: Product, total: Sum) -> None:
                 unify(part, Product((major, minor)))
             unify(Product(product.parts[:cut]), Sum(majors))
             return
-    common = math.gcd(*(part.size for part in total.parts))
-    tail = resolve(product.parts[-1])
-    if common > 1 and tail.size % common == 0 and isinstance(tail, Axis):
-        unify(tail, Product((axis(tail.size // common), axis(common))))
-        unify(product, total)
-        return
     raise CannotUnify("a product and a sum with no common minor factor")
 
 

@@ -131,21 +131,33 @@ class Handles:
         return pytree.tree_unflatten(flat, call.out_spec)
 
     def run(self, number: int, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Run a recorded call on the fake copy; every size that is not fixed becomes a symbol of its own."""
+        """Run a recorded call on the fake copy; every size that is not fixed becomes a symbol of its own.
+
+        The object may hold a rank's slices already (a cache in use), where the graph is traced with whole values: the
+        call then runs on operands as wide as what it holds, and the results are widened again.
+        """
         call = self.calls[number]
-        remaining = iter(tensors)
+        state = [tensor for tensor in _tensors_of(self.copies[call.handle], set()) if tensor.numel()]
+        width = {tensor.dim(): tuple(tensor.shape[1:-2]) for tensor in tensors if tensor.dim() > 2}
+        remaining = iter([_as_wide_as(state, tensor) for tensor in tensors])
         leaves = [next(remaining) if isinstance(leaf, torch.Tensor) else operator_value(leaf) for leaf in call.leaves]
         args, kwargs = pytree.tree_unflatten(leaves, call.spec)
         flat, call.out_spec = pytree.tree_flatten(call.bound(*args, **kwargs))
         call.out_constants = {i: leaf for i, leaf in enumerate(flat) if not isinstance(leaf, torch.Tensor)}
-        return [self._renewed(leaf) for leaf in flat if isinstance(leaf, torch.Tensor)]
+        return [self._renewed(leaf, width.get(leaf.dim(), ())) for leaf in flat if isinstance(leaf, torch.Tensor)]
 
-    def _renewed(self, result: torch.Tensor) -> torch.Tensor:
-        sizes = [
-            size if isinstance(size, int) and number in (0, 1, result.dim() - 1) else self.symbols.size(_hint(size))
-            for number, size in enumerate(result.shape)
-        ]
-        return torch.empty(sizes, dtype=result.dtype, device=result.device)
+    def _renewed(self, result: torch.Tensor, width: tuple[int, ...]) -> torch.Tensor:
+        batch, *_, length, last = result.shape if result.dim() > 2 else (1, 1, *result.shape)
+        sizes = [batch, *width, self.symbols.size(_hint(length)), last]
+        return torch.empty(sizes[-result.dim() :], dtype=result.dtype, device=result.device)
+
+
+def _as_wide_as(state: list[torch.Tensor], operand: torch.Tensor) -> torch.Tensor:
+    """An operand with the middle dims (heads) that tensors of its rank and last dim have in the object's state."""
+    like = [t for t in state if t.dim() == operand.dim() > 2 and t.shape[-1] == operand.shape[-1]]
+    if not like or like[0].shape[1:-2] == operand.shape[1:-2]:
+        return operand
+    return operand.new_empty((operand.shape[0], *like[0].shape[1:-2], *operand.shape[-2:]))
 
 
 def _hint(size: Any) -> int:

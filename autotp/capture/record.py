@@ -106,7 +106,11 @@ class _Recorder:
         if id(tensor) not in self.fakes:
             fake = self.symbols.tensor(tensor)
             parameter = isinstance(tensor, nn.Parameter)
-            self.fakes[id(tensor)] = nn.Parameter(fake, requires_grad=tensor.requires_grad) if parameter else fake
+            self.fakes[id(tensor)] = (
+                nn.Parameter(fake, requires_grad=tensor.requires_grad)
+                if parameter
+                else fake.requires_grad_(tensor.requires_grad)
+            )
         return self.fakes[id(tensor)]
 
     def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:

@@ -221,10 +221,31 @@ def _become_attribute(graph: torch.fx.Graph, node: torch.fx.Node, name: str) -> 
     graph.erase_node(node)
 
 
-def call_opaque(handle: Any, path: tuple[tuple[str, Any], ...], args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
-    """Run a method of a handle for real; returns the tensors of its result."""
+def call_opaque(
+    handle: Any,
+    path: tuple[tuple[str, Any], ...],
+    args: list[Any],
+    kwargs: dict[str, Any],
+    lengths: tuple[int | None, ...],
+) -> list[Any]:
+    """Run a method of a handle for real; returns the tensors of its result.
+
+    `lengths` are the sizes of the results' last dim but one for which alone the trace holds, None where it holds for any.
+    Raises TraceError if the object gives another.
+    """
     result = follow(handle, path, ())(*args, **kwargs)
-    return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    for tensor, length in zip(tensors, lengths, strict=True):
+        if length is not None and tensor.shape[-2] != length:
+            raise TraceError(f"a {type(handle).__name__} gave {tensor.shape[-2]} positions to a program for {length}")
+    return tensors
+
+
+def _length(value: torch.Tensor) -> int | None:
+    size = value.shape[-2] if value.dim() > 1 else None
+    if size is None or isinstance(size, int):
+        return size
+    return int(size.node.expr) if size.node.expr.is_number else None  # type: ignore[unreachable]
 
 
 def _replace_opaque(graph: torch.fx.Graph, node: torch.fx.Node, inputs: _Inputs) -> None:
@@ -242,7 +263,10 @@ def _replace_opaque(graph: torch.fx.Graph, node: torch.fx.Node, inputs: _Inputs)
     args, kwargs = pytree.tree_unflatten([value(leaf) for leaf in call.leaves], call.spec)
     method = str(call.path[-1][1])
     with graph.inserting_before(node):
-        replacement = graph.call_function(call_opaque, (inputs.handles[call.handle], call.path, list(args), kwargs))
+        lengths = tuple(map(_length, node.meta["val"]))
+        replacement = graph.call_function(
+            call_opaque, (inputs.handles[call.handle], call.path, list(args), kwargs, lengths)
+        )
     replacement.meta = {**node.meta, "opaque": method}
     node.replace_all_uses_with(replacement)
     graph.erase_node(node)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -37,6 +37,10 @@ class NearMiss:
         return f"{', '.join(self.parameters)}: rule {self.rule}, step {self.step}: {self.reason}"
 
 
+# In place of the number of steps that did match: an operator without a rule stands there; the chain does not end.
+_UNKNOWN, _ENDLESS = 1000, -1
+
+
 @dataclass(frozen=True)
 class _Candidate:
     """A dimension with the node where it ends; `site` is the output node for one that leaves the unit."""
@@ -53,7 +57,7 @@ class _Candidate:
 def match_chains(graph: torch.fx.Graph, typing: Typing, rules: ChainRules) -> tuple[list[Proposal], list[NearMiss]]:
     """All chains of a graph, proposed or explained."""
     proposals: list[Proposal] = []
-    misses: list[NearMiss] = []
+    near: list[tuple[int, NearMiss]] = []
     for candidate in _candidates(graph, typing):
         matches = [_Match(graph, typing, rules, rule, candidate).outcome() for rule in rules.rules]
         proposal = next((match for match in matches if isinstance(match, Proposal)), None)
@@ -61,24 +65,55 @@ def match_chains(graph: torch.fx.Graph, typing: Typing, rules: ChainRules) -> tu
             if not any(set(proposal.axes) & set(other.axes) for other in proposals):
                 proposals.append(proposal)
             continue
-        near = [(depth, match) for depth, match in (m for m in matches if isinstance(m, tuple))]
-        if near:
-            misses.append(max(near, key=lambda pair: pair[0])[1])
+        close = [match for match in matches if isinstance(match, tuple)]
+        if close:
+            near.append(max(close, key=lambda pair: pair[0]))
     covered = {name for p in proposals if not p.rule.collect for name in p.parameters}
     proposals = [p for p in proposals if not (p.rule.collect and covered & set(p.parameters))]
-    return proposals, _open_misses(proposals, misses)
+    return proposals, open_misses(proposals, _ordered([*near, *_stopped(graph, typing, rules)]))
 
 
-def _open_misses(proposals: list[Proposal], misses: list[NearMiss]) -> list[NearMiss]:
-    """Misses about parameters that no proposal covers, one for each: the one about the fewest parameters."""
+def open_misses(proposals: Iterable[Proposal], misses: Iterable[NearMiss]) -> list[NearMiss]:
+    """The first miss about every parameter that no proposal covers."""
     taken = {name for proposal in proposals for name in proposal.parameters}
     found: list[NearMiss] = []
-    for miss in sorted(misses, key=lambda miss: len(miss.parameters)):
+    for miss in misses:
         left = tuple(name for name in miss.parameters if name not in taken)
         if left:
             found.append(replace(miss, parameters=left))
             taken |= set(left)
     return found
+
+
+def _ordered(near: Iterable[tuple[int, NearMiss]]) -> list[NearMiss]:
+    """The misses that explain the most first.
+
+    An operator without a rule explains the most, then a chain that ends, then one that only begins. Among equals, the
+    miss about the fewest parameters, then the one that came nearest.
+    """
+
+    def order(pair: tuple[int, NearMiss]) -> tuple[bool, bool, int, int]:
+        depth, miss = pair
+        return depth != _UNKNOWN, depth == _ENDLESS, len(miss.parameters), -depth
+
+    return [miss for _, miss in sorted(near, key=order)]
+
+
+def _stopped(graph: torch.fx.Graph, typing: Typing, rules: ChainRules) -> Iterator[tuple[int, NearMiss]]:
+    """A miss for every matrix that begins a chain whose dimension some operator needs whole, whether it ends or not."""
+    for weight in filter(_is_weight, graph.nodes):
+        for user in [user for user in weight.users if user in typing.facts]:
+            rule = next(
+                (r for r in rules.rules if r.start and operator_name(user.target) in rules.classes[r.start]), None
+            )
+            contracted = axes_of_dims(typing.facts[user].contracts)
+            axes = [axis for term in typing.dims(weight) for axis in axes_of(term) if axis not in contracted]
+            if rule and axes and all(axis.pins for axis in axes):
+                unknown = any(pin.node in typing.unruled for pin in axes[0].pins)
+                reason = f"it must stay whole at {_pin_of(axes[:1], typing)}"
+                miss = NearMiss(rule.name, rule.end, user.name, (str(weight.target),), reason)
+                yield _UNKNOWN if unknown else _ENDLESS, miss
+                break
 
 
 def _candidates(graph: torch.fx.Graph, typing: Typing) -> Iterator[_Candidate]:
@@ -117,9 +152,9 @@ class _Match:
             return None
         if rule.end != OUTPUT and operator_name(site.target) not in self.rules.classes[rule.end]:
             return None
-        starts = [node for node in self.nodes if self._is_start(node)]
+        starts = [node for node in self.nodes if rule.start and self._is_start(node)]
         if rule.start and len(starts) < rule.starts:
-            return None
+            return self._unruled()
         depth = 1
         passed = [operator_name(node.target) for node in self.nodes]
         for step in rule.through:
@@ -128,6 +163,11 @@ class _Match:
                 return self._miss(depth, step, "no such operator on the way", pinned=True)
             passed, depth = passed[place + 1 :], depth + 1
         return self._refusal(starts, depth) or Proposal(rule, site.name, self.axes, self._covered(starts))
+
+    def _unruled(self) -> tuple[int, NearMiss] | None:
+        """A chain that an operator without a rule keeps from beginning; any other is about something else."""
+        unknown = any(pin.node in self.typing.unruled for axis in self.all_axes for pin in axis.pins)
+        return self._miss(_UNKNOWN, "start", "", pinned=True) if unknown and not self.axes else None
 
     def _covered(self, starts: list[torch.fx.Node]) -> tuple[str, ...]:
         """The parameters the rule cuts: all that have the dimension, or only those that bring it in."""
@@ -153,13 +193,13 @@ class _Match:
         statistics = [n for n in self.nodes if n is not self.candidate.site and self._sums(n)]
         if statistics and not rule.reduces:
             return self._miss(
-                depth, "through", f"{statistics[0].name} ({operator_name(statistics[0].target)}) sums over it"
+                depth + 1, "through", f"{statistics[0].name} ({operator_name(statistics[0].target)}) sums over it"
             )
         wrong = (rule.wider and not all(map(self._widens, starts))) or (
             rule.narrower and any(map(self._widens, starts))
         )
         if wrong:
-            return self._miss(depth, rule.end, "collecting it would cost more than computing it everywhere")
+            return self._miss(depth + 1, rule.end, "collecting it would cost more than computing it everywhere")
         return None
 
     def _sums(self, node: torch.fx.Node) -> bool:
@@ -173,11 +213,16 @@ class _Match:
         return fact.dims[-1].size > sum(term.size for term in fact.contracts)
 
     def _miss(self, depth: int, step: str, reason: str, *, pinned: bool = False) -> tuple[int, NearMiss]:
-        pins: list[Pin] = [axis.pins[0] for axis in self.candidate.axes if axis.pins]
-        if pinned and pins and not self.axes:
-            reason = f"it must stay whole at {pins[0]}"
+        if pinned and self.all_axes and not self.axes:
+            reason = f"it must stay whole at {_pin_of(self.candidate.axes, self.typing)}"
         names = tuple(str(weight.target) for weight in self.weights)
         return depth, NearMiss(self.rule.name, step, self.candidate.site.name, names, reason)
+
+
+def _pin_of(axes: Iterable[Axis], typing: Typing) -> Pin:
+    """Why axes stay whole: an operator without a rule if there is one, else the first that needs them so."""
+    pins = [pin for axis in axes for pin in axis.pins]
+    return next((pin for pin in pins if pin.node in typing.unruled), pins[0])
 
 
 def _axes_at(fact: Fact) -> set[Axis]:

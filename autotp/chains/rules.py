@@ -58,9 +58,17 @@ def chain_rules(folders: tuple[Path, ...] = ()) -> ChainRules:
 
 
 def _rule(path: Path, name: str, entry: Mapping[str, Any], classes: Mapping[str, Any]) -> ChainRule:
-    known = {field.name for field in fields(ChainRule)} - {"name"}
-    for key in entry.keys() - known:
+    if not isinstance(entry, dict):
+        raise RuleError(f"{path}: chain {name} should be a table of settings, not {entry!r}")
+    known = {field.name: field.default for field in fields(ChainRule) if field.name != "name"}
+    for key in entry.keys() - known.keys():
         raise RuleError(f"{path}: unknown key {key!r} in chain {name}{nearest(key, known)}")
+    for key, value in entry.items():
+        wanted = list if key == "through" else str if key == "end" else type(known[key])
+        if type(value) is not wanted and not (wanted is float and type(value) is int):
+            raise RuleError(f"{path}: {key} of chain {name} should be of type {wanted.__name__}, not {value!r}")
+    if entry.get("collect", "gather") != "gather":
+        raise RuleError(f"{path}: chain {name} collects by {entry['collect']!r}; known: gather")
     if "end" not in entry:
         raise RuleError(f"{path}: chain {name} has no 'end'; name an operator class or 'output'")
     steps = [entry["end"], *entry.get("through", ())] + ([entry["start"]] if entry.get("start") else [])

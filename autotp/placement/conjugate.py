@@ -10,14 +10,16 @@ forward, the gradient on the first rank only backward, so that the sum counts it
 
 The choice of least cost is a minimum cut: one side are the values whose gradient does not vary. With several mesh
 factors they are solved one after the other, the later ones knowing that a sum at the same place for the same consumers
-costs no further call.
+costs no further call. Each is exact given the ones before it, and so the order matters: all orders are tried, with and
+without the first ones expecting that the later ones join every call, and the cheapest is taken.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import networkx as nx
@@ -85,12 +87,31 @@ def place_backward(typed: TypedGraph, flow: Flow, price: Price) -> Backward:
         {factor for node in flow.held for factor in flow.varies(node)},
         key=lambda factor: (-sum(factor in flow.varies(node) for node in flow.held), factor),
     )
-    edges = _edges(typed, flow)
+    edges, parts = _edges(typed, flow), part_sums(typed, flow.cuts)
+    candidates = [
+        _place_in_order(typed, flow, edges, order, price, ahead)
+        for order in itertools.permutations(factors)
+        for ahead in ((False, True) if len(factors) > 1 else (False,))
+    ]
+    _, best = min(candidates, key=lambda candidate: candidate[0])
+    return replace(best, part_sums=parts)
+
+
+def _place_in_order(
+    typed: TypedGraph,
+    flow: Flow,
+    edges: list[tuple[Version, Version | None]],
+    factors: tuple[Factor, ...],
+    price: Price,
+    ahead: bool,
+) -> tuple[float, Backward]:
+    """One mesh factor after the other, and what all sums cost then. `ahead`: the later factors are expected to join."""
     placed: dict[Version, dict[torch.fx.Node, frozenset[Factor]]] = {}
     leaving: dict[torch.fx.Node, frozenset[Factor]] = {}
     summed: dict[torch.fx.Node, frozenset[Factor]] = {}
-    for factor in factors:
-        problem = _Problem(typed, flow, edges, factor, placed, price)
+    for number, factor in enumerate(factors):
+        joining = math.prod(later.size for later in factors[number + 1 :]) if ahead else 1
+        problem = _Problem(typed, flow, edges, factor, placed, price, joining)
         crossing, varying = _cut(problem)
         for version, consumer in crossing:
             consumers = placed.setdefault(version, {})
@@ -101,12 +122,35 @@ def place_backward(typed: TypedGraph, flow: Flow, price: Price) -> Backward:
         for node in typed.facts:
             if (node, False) in varying and problem.scatters((node, False)):
                 summed[node] = summed.get(node, frozenset()) | {factor}
-    return Backward(
+    backward = Backward(
         tuple(_enters(placed)),
         tuple(Leave(node, over) for node, over in leaving.items()),
         tuple(Scatter(node, over) for node, over in summed.items()),
-        part_sums(typed, flow.cuts),
     )
+    return _seconds(typed, flow, backward, price), backward
+
+
+def _seconds(typed: TypedGraph, flow: Flow, backward: Backward, price: Price) -> float:
+    """The price of all sums that a labelling needs."""
+
+    def ranks(over: Iterable[Factor]) -> int:
+        return math.prod(factor.size for factor in over)
+
+    total = 0.0
+    for enter in backward.enters:
+        total += price("all_reduce", enter.node, ranks(enter.over), _share(typed, flow, enter.node))
+    for scatter in backward.scatters:
+        gathered = flow.varies(typed.facts[scatter.node].operands[0])
+        kind = "reduce_scatter" if scatter.over == gathered else "all_reduce"
+        total += price(kind, scatter.node, ranks(scatter.over), 1.0)
+    return total
+
+
+def _share(typed: TypedGraph, flow: Flow, node: torch.fx.Node) -> float:
+    """How much of a value one rank holds."""
+    held = {axis: flow.cuts[axis] for axis in flow.held[node]}
+    layouts = [layout_of(term, held) for term in typed.facts[node].dims]
+    return math.prod(layout.local_size / layout.size for layout in layouts if layout.size)
 
 
 def _enters(placed: Mapping[Version, Mapping[torch.fx.Node, frozenset[Factor]]]) -> Iterable[Enter]:
@@ -155,6 +199,7 @@ class _Problem:
     factor: Factor
     placed: Mapping[Version, Mapping[torch.fx.Node, frozenset[Factor]]]
     price: Price
+    joining: int = 1
 
     def must_vary(self, version: Version) -> bool:
         node, reduced = version
@@ -175,12 +220,14 @@ class _Problem:
             return self.must_not_vary(target)
         return self.typed.facts[target[0]].collects and self.must_vary(source)
 
-    def seconds(self, kind: str, node: torch.fx.Node, ranks: int) -> float:
-        """The price of a collective on what one rank holds of a value; nothing for a single rank."""
-        held = {axis: self.flow.cuts[axis] for axis in self.flow.held[node]}
-        layouts = [layout_of(term, held) for term in self.typed.facts[node].dims]
-        share = math.prod(layout.local_size / layout.size for layout in layouts if layout.size)
-        return self.price(kind, node, ranks, share) if ranks > 1 else 0.0
+    def cost(self, kind: str, node: torch.fx.Node, ranks: int) -> int:
+        """The price of a collective on what one rank holds of a value; nothing for a single rank.
+
+        In whole femtoseconds, so that the minimum cut is exact and the same on every rank.
+        """
+        if ranks == 1:
+            return 0
+        return round(1e15 * self.price(kind, node, ranks * self.joining, _share(self.typed, self.flow, node)))
 
     def scatters(self, version: Version) -> bool:
         """Returns if the backward of a collection can sum over the factor: a marker behind a whole value collects nothing."""
@@ -210,7 +257,9 @@ def _cut(problem: _Problem) -> tuple[list[tuple[Version, torch.fx.Node]], set[Ve
             network.add_edge(_SAME, version)
         elif problem.scatters(version):
             # Where the gradient varies behind a collection, the collection's own backward scatters the sum.
-            network.add_edge(_SAME, version, capacity=problem.seconds("reduce_scatter", version[0], problem.factor.size))
+            network.add_edge(
+                _SAME, version, capacity=problem.cost("reduce_scatter", version[0], problem.factor.size)
+            )
     for version, targets in consumers.items():
         _add_cost(network, problem, version, targets)
     _, (_, varying) = nx.minimum_cut(network, _SAME, _VARY)
@@ -235,10 +284,10 @@ def _add_cost(network: Any, problem: _Problem, version: Version, targets: list[V
         groups.setdefault(problem.placed.get(version, {}).get(target[0], frozenset()), []).append(target)
     for over, group in groups.items():
         ranks = math.prod(factor.size for factor in over)
-        before = problem.seconds("all_reduce", node, ranks)
-        after = problem.seconds("all_reduce", node, ranks * problem.factor.size)
+        before = problem.cost("all_reduce", node, ranks)
+        after = problem.cost("all_reduce", node, ranks * problem.factor.size)
         # All consumers of an enter join it: the same call over more ranks. Only some do: a second call beside the first.
-        network.add_edge(version, ("join", version, over), capacity=max(after - before, 0.0))
+        network.add_edge(version, ("join", version, over), capacity=max(after - before, 0))
         network.add_edge(("all", version, over), ("join", version, over), capacity=before)
         for target in group:
             network.add_edge(("join", version, over), target)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..axes.layout import Cuts, Layout, is_padded, is_whole, layout_of, leaves, parts_of
+from ..axes.layout import Cuts, Layout, factors_of, is_padded, is_whole, layout_of, ordered, parts_of
 from ..axes.term import axes_of, axes_of_dims
 from ..chains.match import Proposal
 from .choose import Choice, UnitProblem
@@ -39,7 +39,12 @@ def unit_plan(instances: tuple[str, ...], problem: UnitProblem, choice: Choice, 
 
 def _not_cut(problem: UnitProblem, choice: Choice) -> tuple[str, ...]:
     left = [p for p in problem.proposals if not any(axis in choice.cuts for axis in p.axes)]
-    reasons = [f"{', '.join(p.parameters)}: rule {p.rule.name}: cutting it would save no memory" for p in left]
+    cut = {name for name, dims in problem.parameters().items() if axes_of_dims(dims) & choice.cuts.keys()}
+    reasons = [
+        f"{', '.join(p.parameters)}: rule {p.rule.name}: "
+        + ("cut along other dimensions instead" if cut & set(p.parameters) else "cutting it would save no memory")
+        for p in left
+    ]
     return tuple(dict.fromkeys([*map(str, problem.misses), *choice.refused, *reasons]))
 
 
@@ -84,7 +89,7 @@ def _reason(
         if near is not None:
             return f"rule {near.rule}, step {near.step}: {near.reason}"
         return "no chain rule cuts it" if len(layouts) > 1 else "it has no cut dimension"
-    ranks = max(parts_of(leaf.cut.over) for layout in layouts for leaf in leaves(layout) if leaf.cut)
+    ranks = parts_of(ordered(frozenset().union(*map(factors_of, layouts))))
     words = [f"cut in {ranks} along the dimension that ends at {proposal.site}"]
     if any(map(is_padded, layouts)):
         words.append("padded with zeros to divide")

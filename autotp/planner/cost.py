@@ -59,9 +59,9 @@ def hardware_presets(folders: tuple[Path, ...] = ()) -> Mapping[str, Hardware]:
     return presets
 
 
-def hardware(name: str) -> Hardware:
+def hardware(name: str, folders: tuple[Path, ...] = ()) -> Hardware:
     """A node by name. Raises UsageError naming the nearest known one."""
-    presets = hardware_presets()
+    presets = hardware_presets(folders)
     if name not in presets:
         raise UsageError(f"unknown hardware {name!r}{nearest(name, presets)}")
     return presets[name]
@@ -76,20 +76,21 @@ class Workload:
 
 
 class Sizing:
-    """Numbers of elements as formulas in the sizes of a unit's first input, `b` (batch) and `s` (sequence)."""
+    """Numbers of elements as formulas in the sizes of a unit's inputs: `b` (batch, the first dim), `s` (sequence, the
+    second), further letters for further dims."""
 
-    LETTERS = "bsnmklpq"
+    LETTERS = "bsnmkl"
 
     def __init__(self, graph: torch.fx.Graph, workload: Workload) -> None:
         self.workload = workload
         self.letters: dict[Any, sympy.Symbol] = {}
-        for node in graph.nodes:
-            value = node.meta.get("val")
-            for size in value.shape if isinstance(value, torch.Tensor) else ():
-                if not isinstance(size, int):
-                    for symbol in sorted(size.node.expr.free_symbols, key=str):  # type: ignore[unreachable]
-                        name = self.LETTERS[min(len(self.letters), len(self.LETTERS) - 1)]
-                        self.letters.setdefault(symbol, sympy.Symbol(name, positive=True, integer=True))
+        values = [node.meta.get("val") for node in graph.nodes]
+        for value in (value for value in values if isinstance(value, torch.Tensor)):
+            for dim, size in enumerate(value.shape):
+                symbols = set() if isinstance(size, int) else size.node.expr.free_symbols
+                for symbol in sorted(symbols, key=str):
+                    letter = self.LETTERS[min(dim, len(self.LETTERS) - 1)]
+                    self.letters.setdefault(symbol, sympy.Symbol(letter, positive=True, integer=True))
 
     def elements(self, value: torch.Tensor) -> sympy.Expr:
         """Number of elements of a traced value as a formula."""

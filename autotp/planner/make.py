@@ -12,21 +12,25 @@ from ..chains.match import NearMiss, Proposal
 from ..errors import UsageError
 from .assemble import unit_plan
 from .choose import Choice, UnitProblem, choose
-from .cost import DEFAULT_HARDWARE, Workload, hardware
+from .cost import DEFAULT_HARDWARE, Hardware, Workload, hardware
 from .plan import VERSION, OutsidePlan, Plan, UnitPlan
 from .survey import Survey, fingerprint_of, parameter_owners
 from .weigh import Weigher
 
 
 def make_plan(
-    model: nn.Module, found: Survey, tp: int, machine: str = DEFAULT_HARDWARE, workload: Workload | None = None
+    model: nn.Module,
+    found: Survey,
+    tp: int,
+    machine: Hardware | None = None,
+    workload: Workload | None = None,
 ) -> Plan:
     """The best plan of a surveyed model. Raises UsageError for a size below one."""
     if not isinstance(tp, int) or tp < 1:
         raise UsageError(f"tp must be a whole number of at least 1, not {tp!r}")
-    workload = workload or Workload()
+    machine, workload = machine or hardware(DEFAULT_HARDWARE), workload or Workload()
     problems = _without_small_tables(found.problems)
-    weighers = {s: Weigher(p.graph, hardware(machine), workload) for s, p in problems.items()}
+    weighers = {s: Weigher(p.graph, machine, workload) for s, p in problems.items()}
     tied = [names for names in parameter_owners(model).values() if len(names) > 1]
     choices = _choose_tied(found, problems, weighers, tp, tied)
     units = tuple(_unit_plans(found, problems, choices, weighers))
@@ -35,7 +39,7 @@ def make_plan(
         model=type(model).__name__,
         fingerprint=fingerprint_of(model),
         tp=tp,
-        hardware=machine,
+        hardware=machine.name,
         tokens=workload.tokens,
         element_bytes=workload.element_bytes,
         units=units,
@@ -77,7 +81,7 @@ def _choose_tied(
     problems = dict(problems)
     choices = {shape: choose(problem, tp, weighers[shape]) for shape, problem in problems.items()}
     for names in tied:
-        places = [place for name in names if (place := _place_of(found, problems, name)) is not None]
+        places = [place for name in names if (place := _place_of(found, problems, name, names)) is not None]
         held = {_held(problems[shape], choices[shape], name, tp) for shape, name in places}
         if len(held) > 1 or (len(places) < len(names) and any(held)):
             for shape, name in places:
@@ -86,13 +90,17 @@ def _choose_tied(
     return choices
 
 
-def _place_of(found: Survey, problems: Mapping[int, UnitProblem], name: str) -> tuple[int, str] | None:
-    """The unit shape that reads a parameter, and the parameter's name in it."""
+def _place_of(
+    found: Survey, problems: Mapping[int, UnitProblem], name: str, tied: Iterable[str]
+) -> tuple[int, str] | None:
+    """The unit shape that reads a parameter, and the name it has there: a unit reads all its tied names as one."""
     for unit in found.units:
         prefix = unit.path + "." if unit.path else ""
         if name.startswith(prefix) and unit.shape in problems:
-            inner = name.removeprefix(prefix)
-            if inner in problems[unit.shape].parameters():
+            read = problems[unit.shape].parameters()
+            inside = (other.removeprefix(prefix) for other in (name, *tied) if other.startswith(prefix))
+            inner = next((other for other in inside if other in read), None)
+            if inner is not None:
                 return unit.shape, inner
     return None
 

@@ -7,9 +7,9 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_args, get_origin, get_type_hints
 
-from ..axes.layout import Layout, is_whole, parse_layout
+from ..axes.layout import Layout, factors_of, is_whole, parse_layout
 from ..errors import PlanError
 
 VERSION = 1
@@ -121,9 +121,21 @@ class Plan:
         if not isinstance(data, dict) or data.get("version") != VERSION:
             raise PlanError(f"this is no plan of version {VERSION}; make one with autotp.plan(...)")
         plan: Self = _read(cls, data, "plan")
-        for unit in plan.units:
-            unit.layouts()
+        plan.check_layouts()
         return plan
+
+    def check_layouts(self) -> None:
+        """Raises PlanError for a layout that is none, and for mesh factors that are no factors of this plan's ranks."""
+        for unit in self.units:
+            factors = {f for layouts in unit.layouts().values() for layout in layouts for f in factors_of(layout)}
+            end = 1
+            for factor in sorted(factors, key=lambda factor: factor.stride):
+                if factor.stride % end or self.tp % (factor.stride * factor.size):
+                    raise PlanError(
+                        f"the mesh factors {', '.join(sorted(map(str, factors)))} of {unit.instances[0] or 'the model'} overlap"
+                        f" or do not make up {self.tp} ranks; write every axis over the same ones, as in 2@4,4@1 for 8 ranks"
+                    )
+                end = factor.stride * factor.size
 
     def save(self, path: str | Path) -> None:
         """Write the plan to a file."""
@@ -160,20 +172,18 @@ def _read(kind: type[Any], data: Any, where: str) -> Any:
     missing = {n for n, f in known.items() if f.default is dataclasses.MISSING} - data.keys()
     if strange or missing:
         raise PlanError(f"{where} has the unknown fields {sorted(strange)} and lacks {sorted(missing)}")
-    return kind(**{name: _value(name, value, where) for name, value in data.items()})
+    hints = get_type_hints(kind)
+    return kind(**{name: _value(hints[name], value, f"{where}.{name}") for name, value in data.items()})
 
 
-_NESTED = {
-    "units": UnitPlan,
-    "parameters": ParameterPlan,
-    "collectives": CollectivePlan,
-    "outside": OutsidePlan,
-}
-
-
-def _value(name: str, value: Any, where: str) -> Any:
-    if name in _NESTED:
-        return tuple(_read(_NESTED[name], entry, f"{where}.{name}[{i}]") for i, entry in enumerate(value))
-    if isinstance(value, list):
-        return tuple(_value("", entry, where) for entry in value)
+def _value(hint: Any, value: Any, where: str) -> Any:
+    """A value of the type a field is declared with: a dataclass, a tuple of one type, or a plain one."""
+    if dataclasses.is_dataclass(hint):
+        return _read(hint, value, where)  # type: ignore[arg-type]
+    if get_origin(hint) is tuple:
+        if not isinstance(value, list):
+            raise PlanError(f"{where} should be a list, not {value!r}")
+        return tuple(_value(get_args(hint)[0], entry, f"{where}[{i}]") for i, entry in enumerate(value))
+    if not isinstance(value, (int, float) if hint is float else hint) or isinstance(value, bool):
+        raise PlanError(f"{where} should be of type {hint.__name__}, not {value!r}")
     return value

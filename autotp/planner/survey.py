@@ -21,7 +21,7 @@ from ..capture.signature import VaryingDims, call_site
 from ..capture.trace import Traced, trace
 from ..capture.units import Unit, find_units
 from ..chains.collect import mark_collected, marked_proposals
-from ..chains.match import NearMiss, Proposal, match_chains
+from ..chains.match import NearMiss, Proposal, match_chains, open_misses
 from ..chains.rules import chain_rules
 from ..errors import TraceError
 from .choose import UnitProblem
@@ -121,6 +121,7 @@ class _Surveyor:
             mark_collected(traced.graph, collected)
             typing, proposals, misses = self._match(unit, traced, used_outside)
             proposals = [p for p in proposals if not p.rule.collect] + marked_proposals(traced.graph, typing, rule)
+            misses = open_misses(proposals, misses)
         return UnitProblem(traced.graph, typing, tuple(proposals), tuple(misses), traced.unread)
 
     def _match(

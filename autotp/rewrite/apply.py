@@ -45,7 +45,7 @@ ATTRIBUTE = "_autotp"
 
 def make_compilers(plan: Plan, found: Survey | None, rules: tuple[Path, ...] = ()) -> dict[UnitPlan, Compiler]:
     """One compiler for every unit plan; ranks simulated in one process share them."""
-    weigher = _Prices(plan)
+    weigher = _Prices(plan, rules)
     compilers = {}
     for unit in plan.units:
         shape = None if found is None else next((u.shape for u in found.units if u.path in unit.instances), None)
@@ -58,8 +58,8 @@ def make_compilers(plan: Plan, found: Survey | None, rules: tuple[Path, ...] = (
 class _Prices:
     """Prices of collectives on the plan's hardware at its workload, for any graph."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.machine, self.workload = hardware(plan.hardware), Workload(plan.tokens, plan.element_bytes)
+    def __init__(self, plan: Plan, rules: tuple[Path, ...]) -> None:
+        self.machine, self.workload = hardware(plan.hardware, rules), Workload(plan.tokens, plan.element_bytes)
         self._weighers: dict[torch.fx.Graph, Weigher] = {}
 
     def __call__(self, kind: str, node: torch.fx.Node, ranks: int, share: float) -> float:
@@ -109,6 +109,7 @@ def check_plan(model: nn.Module, plan: Plan, size: int) -> None:
         raise PlanError(
             f"the plan is for another model ({plan.model}): parameter names or shapes differ from this {type(model).__name__}"
         )
+    plan.check_layouts()
 
 
 def _planned_units(model: nn.Module, plan: Plan) -> Iterable[Unit]:
@@ -173,8 +174,10 @@ def _swap_layer(model: nn.Module, path: str, parameter: ParameterPlan, unit: Uni
     layouts = unit.layouts()
     prefix = owner_path + "." if owner_path else ""
     own: dict[str, Any] = {n: layouts[prefix + n] for n in ("weight", "bias") if prefix + n in layouts}
+    kind = _KINDS.get(parameter.placement)
+    if kind is None:
+        return  # a cut that was edited in: the operator itself runs on what the rank holds
     module.__dict__["transposed"] = _is_transposed(parameter, own)
-    kind = _KINDS[parameter.placement]
     if kind is ColumnParallelLinear and not owner_path:
         kind = VocabParallelHead
     ParallelLayer.become(module, kind, ranks, own)

@@ -12,11 +12,11 @@ import torch
 from ..axes.layout import Layout
 from ..placement.place import Placement
 from .insert import insert_collectives
-from .layers import call_layers, keep_paddings_zero, mask_lookups, parameter_layouts
+from .layers import Work, call_layers, keep_paddings_zero, mask_lookups, parameter_layouts
 from .localise import localise
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Program:
     """The local graph of a unit and its code: `run(module, ranks, *tensors, *handles, *positions, *constants)`."""
 
@@ -26,9 +26,18 @@ class Program:
     constants: tuple[torch.Tensor, ...]
     layouts: Mapping[str, tuple[Layout, ...]]
 
+    def describe(self) -> str:
+        """The code and what each inserted collective does: equal texts, equal programs."""
+        inserted = [str(node.meta["collective"]) for node in self.graph.nodes if "collective" in node.meta]
+        return "\n".join(
+            [self.code, *inserted, *(f"{name}: {list(map(str, own))}" for name, own in self.layouts.items())]
+        )
 
-def build(placement: Placement, constants: Mapping[str, torch.Tensor], name: str) -> Program:
-    """Run all passes on a placement's graph (which changes) and compile it."""
+
+def build(
+    placement: Placement, constants: Mapping[str, torch.Tensor], name: str, layers: Mapping[str, Work] | None = None
+) -> Program:
+    """Run all passes on a placement's graph (which changes) and compile it; `layers` are those of the unit's module."""
     graph = placement.typed.graph
     layouts = parameter_layouts(placement)
     first = next(iter(graph.nodes))
@@ -36,7 +45,7 @@ def build(placement: Placement, constants: Mapping[str, torch.Tensor], name: str
         ranks = graph.placeholder("ranks")
     insert_collectives(placement, ranks)
     localise(placement)
-    call_layers(graph, layouts)
+    call_layers(graph, layouts, layers or {})
     mask_lookups(graph, layouts, ranks)
     keep_paddings_zero(graph, layouts, ranks)
     values = _constants_as_inputs(graph, constants)

@@ -1,23 +1,29 @@
 """Pass: linear operators that are a module's whole work become calls of that module, now a parallel layer; lookups of
 cut tables become masked ones; padding stays zero.
 
-Legal because the layer computes the same local product; which layer it is follows from where its weight is cut.
+Legal because the layer computes the same local product; which layer it is follows from where its weight is cut. A module
+that does more than that is no parallel layer, and its operators stay in the graph.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
+from torch import nn
 
 from ..axes.layout import Layout, is_padded, is_whole, layout_of
 from ..placement.place import Placement
 from ..placement.typed import is_parameter
 from ..runtime import collectives
+from ..runtime.layers import ColumnParallelLinear, ParallelLayer
 from ..runtime.slices import keep_padding_zero
 
 aten = torch.ops.aten
+
+# Whether a layer adds its bias, and whether its weight is kept as (in, out).
+Work: TypeAlias = tuple[bool, bool]
 
 
 def parameter_layouts(placement: Placement) -> dict[str, tuple[Layout, ...]]:
@@ -31,15 +37,28 @@ def parameter_layouts(placement: Placement) -> dict[str, tuple[Layout, ...]]:
     return found
 
 
-def call_layers(graph: torch.fx.Graph, layouts: Mapping[str, Sequence[Layout]]) -> None:
-    """Replace `linear(x, self.a.weight, self.a.bias)` by `self.a(x)` where the weight is cut and used only there."""
+def parallel_layers(module: nn.Module) -> dict[str, Work]:
+    """What every parallel layer of a unit computes, by path."""
+    return {
+        path: (isinstance(layer, ColumnParallelLinear) and getattr(layer, "bias", None) is not None, layer.transposed)
+        for path, layer in module.named_modules()
+        if isinstance(layer, ParallelLayer)
+    }
+
+
+def call_layers(graph: torch.fx.Graph, layouts: Mapping[str, Sequence[Layout]], layers: Mapping[str, Work]) -> None:
+    """Replace `linear(x, self.a.weight, self.a.bias)` by `self.a(x)` where `a` is a parallel layer that computes just that
+    and its weight is used only there."""
     for node in list(graph.nodes):
         operands = _linear_operands(node)
         if operands is None:
             continue
         value, weight, bias = operands
         owner = _owner(weight, layouts)
-        if owner is None or (bias is not None and not _belongs(bias, owner)):
+        transposed = node.target is not aten.linear.default
+        if owner is None or layers.get(owner) != (bias is not None, transposed):
+            continue
+        if bias is not None and not _belongs(bias, owner):
             continue
         with graph.inserting_before(node):
             call = graph.create_node("call_module", owner, (value,), {})

@@ -24,6 +24,7 @@ from ..placement.impose import impose
 from ..placement.place import place
 from ..runtime.ranks import Ranks
 from .build import Program, build
+from .layers import parallel_layers
 
 
 def skeleton(module: nn.Module) -> nn.Module:
@@ -59,6 +60,9 @@ class Compiler:
         if found is None:
             with self.lock:  # simulated ranks share a compiler
                 found = self._known(call, site, positions) or self._new(call, site)
+        if found[1] not in call.agreed:
+            call.ranks.check_agreement(found[1].describe(), f"programs for {call.unit.path}")
+            call.agreed.append(found[1])
         return found
 
     def _known(self, call: UnitForward, site: CallSite, positions: tuple[int, ...]) -> tuple[Traced, Program] | None:
@@ -76,7 +80,7 @@ class Compiler:
         cuts = impose(traced.graph, typing, self.layouts)
         backward = torch.is_grad_enabled()
         placement = place(traced.graph, typing, cuts, self.price, traced.unread, backward=backward)
-        program = build(placement, traced.constants, call.unit.path)
+        program = build(placement, traced.constants, call.unit.path, parallel_layers(call.module))
         key = site.key if traced.shared else (site.key, call.unit.path)
         self.programs.setdefault(key, []).append((traced, program))
         return traced, program
@@ -88,6 +92,7 @@ class UnitForward:
     def __init__(self, module: nn.Module, unit: Unit, dense: nn.Module, compiler: Compiler, ranks: Ranks) -> None:
         self.module, self.unit, self.dense, self.compiler, self.ranks = module, unit, dense, compiler, ranks
         self.positions = unit.position_values(dense)
+        self.agreed: list[Program] = []  # programs that are known to be the same on all ranks
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         site = call_site(self.module, args, kwargs)

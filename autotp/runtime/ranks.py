@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,8 +11,8 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 
-from ..axes.layout import Factors, coordinate, parts_of, peers
-from ..errors import UsageError
+from ..axes.layout import Factor, Factors, coordinate, parts_of, peers
+from ..errors import PlacementError, UsageError
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,19 @@ class Ranks(ABC):
         self._note("reduce_scatter", phase, "activation", factors, stacked)
         return self._reduce_scatter(stacked, factors)
 
+    def check_agreement(self, text: str, what: str) -> None:
+        """Raises PlacementError on every rank if the ranks do not have the same text."""
+        number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
+        mine = torch.tensor([number], device=self.device)
+        numbers = self._all_gather(mine, (Factor(self.size, 1),)) if self.size > 1 else []
+        if any(int(other) != number for other in numbers):
+            raise PlacementError(f"the ranks made different {what}; they need equal models, inputs and versions")
+
+    @property
+    def device(self) -> torch.device:
+        """Where small tensors for the ranks' own agreements live."""
+        return torch.device("cpu")
+
     def _note(self, kind: str, phase: str, of: str, factors: Factors, value: torch.Tensor) -> None:
         if self._log is not None:
             self._log.calls.append(
@@ -108,6 +122,11 @@ class ProcessRanks(Ranks):
         super().__init__(list(mine).index(me), len(mine))
         self.lines = [list(line) for line in lines]
         self._groups: dict[Factors, dist.ProcessGroup] = {}
+
+    @property
+    def device(self) -> torch.device:
+        on_gpu = dist.get_backend() == "nccl"
+        return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
 
     def group(self, factors: Factors) -> dist.ProcessGroup:
         """The process group along some factors; made at first use, which all ranks reach together."""

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
-from prover import Function, is_differentiable
 from torch.nn import functional
+
+from tests.axes.prover import Function, is_differentiable
 
 aten = torch.ops.aten
 Values: TypeAlias = Callable[[Sequence[int], torch.Generator], torch.Tensor]
@@ -95,9 +96,7 @@ class Case:
         sizes = dict(zip(letters, drawn, strict=True)) | dict(self.sizes)
         dims = [_parse(operand) for operand in self.text.split(",")]
         makers = [*self.values, *[normal] * (len(dims) - len(self.values))]
-        operands = [
-            make([_size(dim, sizes) for dim in own], generator) for own, make in zip(dims, makers, strict=True)
-        ]
+        operands = [make([_size(dim, sizes) for dim in own], generator) for own, make in zip(dims, makers, strict=True)]
         wanted = [[[sizes[a] for a in _atoms(dim) if a.islower() and sizes[a] > 1] for dim in own] for own in dims]
         parameters = inspect.signature(self.function).parameters.values() if inspect.isfunction(self.function) else ()
         keywords = {p.name: sizes[p.name] for p in parameters if p.kind is p.KEYWORD_ONLY and p.name in sizes}
@@ -192,8 +191,14 @@ POINTWISE = [
     Case("aten.masked_fill", "a b, b", lambda x, c: x.masked_fill(c, -1.0), [normal, flags]),
     Case("aten.clamp", "a b", lambda x: x.clamp(-0.5, 0.5)),
     Case("aten.clamp", "a b, a 1", lambda x, low: x.clamp(min=low)),
-    *(Case(f"aten.{name}", "a b", lambda x, name=name: getattr(aten, name)(x, 0.1)) for name in ("clamp_min", "clamp_max")),
-    *(Case(f"aten.{name}", "a b", lambda x, name=name: getattr(aten, name)(x, 1)) for name in "eq ne lt le gt ge".split()),
+    *(
+        Case(f"aten.{name}", "a b", lambda x, name=name: getattr(aten, name)(x, 0.1))
+        for name in ("clamp_min", "clamp_max")
+    ),
+    *(
+        Case(f"aten.{name}", "a b", lambda x, name=name: getattr(aten, name)(x, 1))
+        for name in "eq ne lt le gt ge".split()
+    ),
     Case("aten.remainder", "a b", lambda x: x % 0.3),
     Case("aten.full_like", "a b", lambda x: torch.full_like(x, 2.5)),
     Case("aten.empty_like", "a b", lambda x: torch.empty_like(x).fill_(2.5) * x),
@@ -233,9 +238,16 @@ VIEWS = [
     Case("aten.expand_as", "a 1, c a b", lambda x, y: x.expand_as(y)),
     Case("aten.repeat_interleave", "a b", lambda x: x.repeat_interleave(3, 0)),
     Case("aten.repeat_interleave", "a b, (a r) b", lambda x, y, *, r: x.repeat_interleave(r, 0) * y),
-    Case("aten.repeat_interleave", "a b, (a r) b", lambda x, y, *, a, r: x.repeat_interleave(r, 0, output_size=a * r) * y),
+    Case(
+        "aten.repeat_interleave", "a b, (a r) b", lambda x, y, *, a, r: x.repeat_interleave(r, 0, output_size=a * r) * y
+    ),
     Case("aten.repeat_interleave", "A B", lambda x: x.repeat_interleave(2)),
-    Case("aten.repeat_interleave", "A B, A", lambda x, n, *, A: x.repeat_interleave(n + 1, 0, output_size=A), [normal, numbers(1)]),
+    Case(
+        "aten.repeat_interleave",
+        "A B, A",
+        lambda x, n, *, A: x.repeat_interleave(n + 1, 0, output_size=A),
+        [normal, numbers(1)],
+    ),
     Case("aten.repeat_interleave", "A", lambda n, *, A: torch.repeat_interleave(n + 1, output_size=A), [numbers(1)]),
     Case("aten.repeat", "a b", lambda x: x.repeat(3, 1, 2)),
     Case("aten.repeat", "a b, c (d a) b", lambda x, y, *, c, d: x.repeat(c, d, 1) * y),
@@ -264,13 +276,21 @@ PARTS = [
     Case("aten.slice", "[a b] c", lambda x, *, b: x[-b:]),
     Case("aten.slice", "[a b] c", lambda x, *, b: x[:-b]),
     Case("aten.slice", "a [b c]", lambda x, *, b: (x[:, :b], x[:, b:] * 2)),
-    Case("aten.slice", "a [b c]", lambda x, *, b: torch.cat((-x[:, b:], x[:, :b]), -1), sizes={"b": 3, "c": 3}, joined=True),
+    Case(
+        "aten.slice",
+        "a [b c]",
+        lambda x, *, b: torch.cat((-x[:, b:], x[:, :b]), -1),
+        sizes={"b": 3, "c": 3},
+        joined=True,
+    ),
     Case("aten.slice", "a (b 2)", lambda x: (x[:, ::2], x[:, 1::2])),
     Case("aten.slice", "a (b 3)", lambda x: x[:, 2::3] * 2),
     Case("aten.slice", "a B", lambda x: x[:, ::2], sizes={"B": 5}),
     Case("aten.slice", "a B", lambda x: x[:, 3::2], sizes={"B": 8}),
     Case("aten.slice", "a b", lambda x: aten.slice(x, 1, 0, 100) * 2),
-    Case("aten.slice_scatter", "a [b c d], a c", lambda x, y, *, b, c: aten.slice_scatter(x, y, 1, b, b + c), joined=True),
+    Case(
+        "aten.slice_scatter", "a [b c d], a c", lambda x, y, *, b, c: aten.slice_scatter(x, y, 1, b, b + c), joined=True
+    ),
     Case("aten.slice_scatter", "[b c] a, c a", lambda x, y, *, c: aten.slice_scatter(x, y, 0, -c), joined=True),
     Case("aten.slice_scatter", "a 4, a 2", lambda x, y: aten.slice_scatter(x, y, 1, 0, 4, 2)),
     Case("aten.select", "a B c", lambda x: x[:, 1]),
@@ -308,7 +328,10 @@ REDUCTIONS = [
         Case(f"aten.{name}", "A B", lambda x, name=name: getattr(torch, name)(x))
         for name in "var std max min argmax argmin prod median".split()
     ),
-    *(Case(f"aten.{name}", "a B", lambda x, name=name: getattr(torch, name)(x, -1), [flags]) for name in ("any", "all")),
+    *(
+        Case(f"aten.{name}", "a B", lambda x, name=name: getattr(torch, name)(x, -1), [flags])
+        for name in ("any", "all")
+    ),
     Case("aten.amax", "a B C", lambda x: x.amax((-1, 1))),
     Case("aten.max", "a b, a b", lambda x, y: aten.max.other(x, y)),
     Case("aten.min", "a b, b", lambda x, y: aten.min.other(x, y)),
@@ -343,7 +366,14 @@ LOOKUPS = [
     Case("aten.embedding", "a b, v w", functional.embedding, [numbers(2)], **TABLE),
     Case("aten.embedding", "a, v w", functional.embedding, [numbers(5)], {"a": 9, "v": 5}, **TABLE),
     *(
-        Case("aten.embedding", "a, v w", lambda i, t, row=row: functional.embedding(i, t, row), [numbers(5)], {"a": 9, "v": 5}, **TABLE)
+        Case(
+            "aten.embedding",
+            "a, v w",
+            lambda i, t, row=row: functional.embedding(i, t, row),
+            [numbers(5)],
+            {"a": 9, "v": 5},
+            **TABLE,
+        )
         for row in (0, 3, -1)
     ),
     Case(
@@ -471,3 +501,101 @@ CREATIONS = [
 ]
 
 OPERATORS = [*POINTWISE, *VIEWS, *PARTS, *REDUCTIONS, *LOOKUPS, *CONTRACTIONS, *ATTENTION, *CREATIONS]
+
+
+# -- what models do with several operators -------------------------------------------------------------------------
+
+
+def gated(x: torch.Tensor, fused: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
+    """A gated MLP with a fused gate and up projection."""
+    gate, up = functional.linear(x, fused).chunk(2, -1)
+    return functional.linear(functional.silu(gate) * up, down)
+
+
+def repeated(x: torch.Tensor, times: int) -> torch.Tensor:
+    """Key heads for grouped attention, by expand and reshape."""
+    b, g, t, d = x.shape
+    return x[:, :, None].expand(b, g, times, t, d).reshape(b, g * times, t, d)
+
+
+def scores(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Attention by hand."""
+    weights = (q @ k.transpose(-1, -2) / 2).softmax(-1)
+    return (weights @ v).transpose(1, 2).flatten(2)
+
+
+def rotated_halves(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    half = x.shape[-1] // 2
+    return x * cos + torch.cat((-x[..., half:], x[..., :half]), -1) * sin
+
+
+def rotated_pairs(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Interleaved: even and odd elements are rotated against each other."""
+    even, odd = x[..., ::2], x[..., 1::2]
+    return x * cos + torch.stack((-odd, even), -1).flatten(-2) * sin
+
+
+def attended(x: torch.Tensor, fused: torch.Tensor, out: torch.Tensor, *, h: int, D: int) -> torch.Tensor:
+    """Heads from a fused projection, q behind k behind v, back through a row of weights."""
+    q, k, v = (part.unflatten(-1, (h, D)).transpose(1, 2) for part in functional.linear(x, fused).split(h * D, -1))
+    return functional.linear(attend(q, k, v, is_causal=True).transpose(1, 2).flatten(2), out)
+
+
+def attended_by_head(x: torch.Tensor, fused: torch.Tensor, out: torch.Tensor, *, h: int, D: int) -> torch.Tensor:
+    """The same with q, k and v of every head side by side."""
+    q, k, v = functional.linear(x, fused).unflatten(-1, (h, 3 * D)).transpose(1, 2).chunk(3, -1)
+    return functional.linear(attend(q, k, v).transpose(1, 2).flatten(2), out)
+
+
+def attended_in_groups(
+    x: torch.Tensor, wq: torch.Tensor, wk: torch.Tensor, wv: torch.Tensor, out: torch.Tensor, *, r: int, d: int
+) -> torch.Tensor:
+    """Grouped attention: r query heads share a key head."""
+    q, k, v = (functional.linear(x, w).unflatten(-1, (-1, d)).transpose(1, 2) for w in (wq, wk, wv))
+    return functional.linear(scores(q, repeated(k, r), repeated(v, r)), out)
+
+
+def scanned(x: torch.Tensor, kernel: torch.Tensor, decay: torch.Tensor, out: torch.Tensor, *, c: int) -> torch.Tensor:
+    """A depthwise window and a state per channel."""
+    x = functional.silu(functional.conv1d(x, kernel, padding=1, groups=c))[..., : x.shape[-1]]
+    states = (x[:, :, None] * torch.exp(-torch.exp(decay))[None, :, :, None]).cumsum(-1)
+    return functional.linear(states.sum(2).transpose(1, 2), out)
+
+
+def normalised_heads(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.einsum("bhd,hdo->bo", x / (x * x).sum(-1, keepdim=True).sqrt(), w)
+
+
+MODELS = [
+    Case("gated MLP", "b s x, [i i] x, o i", gated),
+    Case(
+        "MLP with biases",
+        "b x, i x, i, o i, o",
+        lambda x, u, a, w, b: functional.linear(functional.linear(x, u, a).relu(), w, b),
+    ),
+    Case("two matrices as given", "b x, x i, i o", lambda x, up, down: functional.gelu(x @ up) @ down),
+    Case("exponent before a sum", "a", lambda x: x.exp().sum(-1), padded=False),
+    Case("logarithm before a matrix", "a b, b c", lambda x, w: x.log() @ w, [positive]),
+    Case("heads of length one", "b h d, h d o", normalised_heads),
+    Case("mean of squares", "a b, b", lambda x, w: x * torch.rsqrt(x.pow(2).mean(-1, True) + 1e-6) * w),
+    Case("attention by hand", "b h s d, b h T d, b h T e", scores),
+    Case(
+        "grouped attention by hand",
+        "b (g r) s d, b g T d, b g T e",
+        lambda q, k, v, *, r: scores(q, repeated(k, r), repeated(v, r)),
+    ),
+    Case("rotary halves", "b h s [d d], s [d d], s [d d]", rotated_halves),
+    Case("rotary pairs", "b h s (d 2), s (d 2), s (d 2)", rotated_pairs),
+    Case("heads behind each other", "b S x, [(h D) (h D) (h d)] x, o (h d)", attended, sizes={"D": 3, "d": 3}),
+    Case("heads side by side", "b S x, (h [D D d]) x, o (h d)", attended_by_head, sizes={"D": 2, "d": 2}),
+    Case(
+        "heads in groups",
+        "b S x, (g r d) x, (g d) x, (g e) x, o (g r e)",
+        attended_in_groups,
+        sizes={"d": 2, "e": 2},
+    ),
+    Case("depthwise scan", "b c T, c 1 3, c n, o c", scanned, sizes={"n": 6}),
+    Case("a matrix by itself", "A B", lambda x: x.softmax(-1) @ x.t()),
+    Case("an outer difference", "A", lambda x: (x[:, None] - x[None, :]).exp()),
+    Case("a flattened outer product", "A", lambda x: (x[:, None] * x[None, :]).view(-1)),
+]

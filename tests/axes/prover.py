@@ -6,22 +6,25 @@ Operands are parameters of a small module, captured and rewritten as a unit of a
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from autotp.axes.call import is_tensor, named_arguments, operator_name
+from autotp.axes.call import Call, is_tensor, named_arguments
 from autotp.axes.facts import Typing
 from autotp.axes.infer import infer
 from autotp.axes.layout import Cut, Cuts, Factor
 from autotp.axes.rules import operator_rules
+from autotp.axes.sizes import Sizes
 from autotp.axes.term import Axis, Sum, axes_of, resolve
 from autotp.capture.signature import VaryingDims, call_site
 from autotp.capture.trace import Traced, trace
 from autotp.capture.units import Unit
+from autotp.chains.collect import mark_collected
 from autotp.errors import UnsoundPlanError
 from autotp.placement.place import place
 from autotp.rewrite.build import Program, build
@@ -30,6 +33,7 @@ from autotp.runtime.simulate import simulate
 from autotp.runtime.slices import take
 
 Function: TypeAlias = Callable[..., Any]
+Handles: TypeAlias = Callable[[], dict[str, Any]]
 # The n-th axis of a dim of an operand.
 Place: TypeAlias = tuple[int, int, int]
 
@@ -56,18 +60,20 @@ class Subject(nn.Module):
 
 @dataclass(frozen=True)
 class Captured:
-    """A function as a graph with its terms, and the operands it was captured for."""
+    """A function as a graph with its terms, the operands it was captured for, and a maker of its opaque handles."""
 
     function: Function
     operands: tuple[torch.Tensor, ...]
     inputs: tuple[int, ...]
+    handles: Handles
     traced: Traced
     typing: Typing
 
     @property
     def operators(self) -> frozenset[str]:
         """Names of all operators in the graph."""
-        return frozenset(operator_name(n.target) for n in self.traced.graph.nodes if n.op == "call_function")
+        calls = [node for node in self.traced.graph.nodes if node.op == "call_function"]
+        return frozenset(Call(node, self.typing.facts, Sizes()).name for node in calls)
 
     def terms(self, operand: int) -> list[list[Axis]]:
         """The axes of each dim of a parameter, major to minor."""
@@ -98,17 +104,41 @@ class Proof:
 
     def sizes(self, operand: int, ranks: int) -> list[list[int]]:
         """The sizes of the axes, dim by dim, that a parameter was proved to be cuttable along."""
-        return [
-            [axis.size for axis in axes if (axis, ranks) in self.proved] for axes in self.captured.terms(operand)
-        ]
+        return [[axis.size for axis in axes if (axis, ranks) in self.proved] for axes in self.captured.terms(operand)]
 
 
-def capture(function: Function, operands: Sequence[torch.Tensor], inputs: Collection[int] = ()) -> Captured:
-    """Trace a function of tensors and infer its terms."""
-    subject = Subject(function, operands, inputs)
-    given = tuple(_fresh(operands[i]) for i in subject.inputs)
-    traced = trace(subject, Unit("", 0), call_site(subject, given, {}), VaryingDims())
-    return Captured(function, tuple(operands), subject.inputs, traced, infer(traced.graph, operator_rules()))
+def capture(
+    function: Function,
+    operands: Sequence[torch.Tensor],
+    inputs: Collection[int] = (),
+    *,
+    handles: Handles = dict,
+    sizes: Sequence[torch.Tensor] = (),
+    marked: Collection[int] = (),
+    rules: tuple[Path, ...] = (),
+) -> Captured:
+    """Trace a function of tensors and infer its terms.
+
+    Args:
+        function: takes the operands, and the handles by name.
+        operands: parameters, except for those in `inputs`.
+        inputs: numbers of the operands that are whole on every rank.
+        handles: makes the Python objects of one call.
+        sizes: other operands; where the inputs among them have other sizes, the sizes are symbols.
+        marked: numbers of weights whose product is collected from all ranks at once.
+        rules: folders of rules besides the built-in one.
+    """
+    subject, varying = Subject(function, operands, inputs), VaryingDims()
+    sites = [
+        call_site(subject, tuple(_fresh(values[i]) for i in subject.inputs), handles())
+        for values in (operands, sizes or operands)
+    ]
+    for site in sites:
+        varying.observe(site)
+    traced = trace(subject, Unit("", 0), sites[0], varying)
+    mark_collected(traced.graph, {f"operand_{i}" for i in marked})
+    typing = infer(traced.graph, operator_rules(rules))
+    return Captured(function, tuple(operands), subject.inputs, handles, traced, typing)
 
 
 def prove(
@@ -118,24 +148,31 @@ def prove(
     inputs: Collection[int] = (),
     *,
     sums_together: bool = False,
+    **options: Any,
 ) -> Proof:
-    """Cut every axis that may be cut, one at a time, over every number of ranks.
+    """Cut every axis that may be cut, one at a time, over every number of ranks; `options` as for `capture`.
 
     With `sums_together` all segments of a sum are cut at the same time.
     Raises AssertionError where an output, or the gradient of an operand, then differs from the whole one.
     """
-    proof = Proof(capture(function, operands, inputs))
-    truth = _Truth(proof.captured)
-    free = dict.fromkeys(axis for _, axis in proof.captured.axes() if axis.size > 1 and not axis.pins)
-    groups = dict.fromkeys(frozenset(proof.captured.beside(a) & free.keys() if sums_together else [a]) for a in free)
-    for group in groups:
+    proof = Proof(capture(function, operands, inputs, **options))
+    truths = [_Truth(proof.captured)]
+    if options.get("sizes"):
+        truths.append(_Truth(replace(proof.captured, operands=tuple(options["sizes"]))))
+    free = [axis for _, axis in proof.captured.axes() if _is_free(axis)]
+    beside = proof.captured.beside if sums_together else lambda axis: {axis}
+    for group in dict.fromkeys(frozenset(filter(_is_free, beside(axis))) for axis in free):
         for count in ranks:
-            reason = truth.check({axis: _cut(axis.size, count) for axis in group}, count)
-            if reason is None:
+            reasons = [truth.check({axis: _cut(axis.size, count) for axis in group}, count) for truth in truths]
+            if reasons[0] is None:
                 proof.proved |= {(axis, count) for axis in group}
             else:
-                proof.refused |= {(axis, count): reason for axis in group}
+                proof.refused |= {(axis, count): reasons[0] for axis in group}
     return proof
+
+
+def _is_free(axis: Axis) -> bool:
+    return axis.size > 1 and not axis.pins
 
 
 def _cut(size: int, ranks: int) -> Cut:
@@ -170,7 +207,8 @@ class _Truth:
 
     def __init__(self, captured: Captured) -> None:
         self.captured = captured
-        self.outputs, self.gradients = _run(captured, lambda *values: captured.function(*values), captured.operands)
+        handles = captured.handles()
+        self.outputs, self.gradients = _run(lambda *values: captured.function(*values, **handles), captured.operands)
 
     def check(self, cuts: Cuts, size: int) -> str | None:
         """Run the function cut; returns the reason if it is refused. Raises AssertionError if a number differs."""
@@ -184,7 +222,7 @@ class _Truth:
 
         def run(ranks: Ranks) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
             local = [take(o, own, ranks.rank) for o, own in zip(self.captured.operands, layouts, strict=True)]
-            return _run(self.captured, _local(program, ranks, self.captured.inputs), local)
+            return _run(_local(program, ranks, self.captured), local)
 
         for rank, (outputs, gradients) in enumerate(simulate(size, run)):
             where = f"{program.code}\ncut {[str(a) for a in cuts]} in {size}, rank {rank}"
@@ -194,19 +232,18 @@ class _Truth:
         return None
 
 
-def _local(program: Program, ranks: Ranks, inputs: Sequence[int]) -> Function:
+def _local(program: Program, ranks: Ranks, captured: Captured) -> Function:
     def run(*values: torch.Tensor) -> list[torch.Tensor]:
         module = nn.Module()
         for i, value in enumerate(values):
             module.__dict__[f"operand_{i}"] = value
-        return program.run(module, ranks, *(values[i] for i in inputs), *program.constants)
+        inputs = [values[i] for i in captured.inputs]
+        return program.run(module, ranks, *inputs, *captured.handles().values(), *program.constants)
 
     return run
 
 
-def _run(
-    captured: Captured, function: Function, operands: Sequence[torch.Tensor]
-) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def _run(function: Function, operands: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Outputs, and the gradients of all operands under random cotangents (zero where there is none)."""
     values = [_fresh(operand) for operand in operands]
     outputs = [leaf for leaf in pytree.tree_leaves(function(*values)) if isinstance(leaf, torch.Tensor)]
@@ -305,7 +342,9 @@ def _apply(
     filled = pytree.tree_map(value, arguments)
     by_position = [filled.pop(str(i)) for i in range(len(node.args)) if str(i) in filled]
     if isinstance(node.target, torch._ops.OpOverload):
-        by_position = [filled.pop(a.name) for a in node.target._schema.arguments if not a.kwarg_only and a.name in filled]
+        by_position = [
+            filled.pop(a.name) for a in node.target._schema.arguments if not a.kwarg_only and a.name in filled
+        ]
     result = node.target(*by_position, **filled)  # type: ignore[operator]
     return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
 

@@ -4,11 +4,32 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cases import OPERATORS, Case
-from prover import capture, check_claims, is_differentiable, prove, prove_partial
+from torch.nn import functional
 from torch.utils import _pytree as pytree
 
-each_case = pytest.mark.parametrize("case", OPERATORS, ids=str)
+from autotp.axes.operators import CODE
+from autotp.axes.rules import operator_rules
+from tests.axes.cases import MODELS, OPERATORS, PARTS, Case, scores
+from tests.axes.prover import capture, check_claims, is_differentiable, prove, prove_partial
+
+CASES = [*OPERATORS, *MODELS]
+each_case = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+def test_every_rule_has_a_case() -> None:
+    apart = {"opaque.update", "getitem", "collect"}  # have tests of their own below
+    without = sorted(operator_rules().keys() - {case.name for case in OPERATORS} - apart)
+    assert not without, f"rules without a proof: {', '.join(without)}"
+
+
+def test_every_case_is_of_a_rule() -> None:
+    assert {case.name for case in OPERATORS} <= operator_rules().keys()
+    assert operator_rules().keys() >= CODE.keys()
+
+
+def test_every_row_is_an_operator() -> None:
+    names = [name.removeprefix("aten.") for name in operator_rules() if name.startswith("aten.")]
+    assert [name for name in names if not hasattr(torch.ops.aten, name)] == []
 
 
 @each_case
@@ -16,19 +37,18 @@ each_case = pytest.mark.parametrize("case", OPERATORS, ids=str)
 def test_a_cut_operator_is_the_whole_one(case: Case, seed: int) -> None:
     subject = case.subject(seed)
     proof = prove(subject.function, subject.operands, sums_together=case.joined)
-    assert case.name in proof.captured.operators
+    assert case in MODELS or case.name in proof.captured.operators
     for ranks in (2, 3):
         for i, wanted in enumerate(subject.wanted):
             expected = [[size for size in dim if case.padded or size % ranks == 0] for dim in wanted]
             assert proof.sizes(i, ranks) == expected, f"operand {i} over {ranks} ranks; refused: {proof.refused}"
 
 
-@each_case
+@pytest.mark.parametrize("case", [case for case in CASES if "," in case.text and not case.joined], ids=str)
 def test_whole_operands_meet_cut_ones(case: Case) -> None:
     subject = case.subject(2)
-    if len(subject.operands) > 1:
-        for i in subject.free:
-            prove(subject.function, subject.operands, [2], inputs=[i], sums_together=case.joined)
+    for i in subject.free:
+        prove(subject.function, subject.operands, [2], inputs=[i])
 
 
 @each_case
@@ -70,3 +90,51 @@ def test_padding_stays_finite(case: Case) -> None:
 def test_claims_hold(case: Case) -> None:
     subject = case.subject(2)
     check_claims(capture(subject.function, subject.operands))
+
+
+def test_items_of_several_results_are_proved_with_their_operator() -> None:
+    names = {name for case in PARTS for name in capture(case.subject(0).function, case.subject(0).operands).operators}
+    assert "getitem" in names
+
+
+class Memory:
+    """A cache of keys and values."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def update(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        self.kept.append((keys, values))
+        return tuple(torch.cat(parts, 2) for parts in zip(*self.kept, strict=True))
+
+
+def test_a_method_of_an_object_runs_on_slices() -> None:
+    def remembered(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, memory: Memory) -> tuple[torch.Tensor, ...]:
+        first, _ = memory.update(k, v)
+        return scores(q, *memory.update(2 * k, v - 1)), first
+
+    subject = Case("opaque.update", "b h s D, b h T D, b h T E", remembered).subject(0)
+    proof = prove(remembered, subject.operands, handles=lambda: {"memory": Memory()})
+    assert "opaque.update" in proof.captured.operators
+    assert [proof.sizes(i, 2) for i in range(3)] == subject.wanted == [proof.sizes(i, 3) for i in range(3)]
+
+
+def test_what_is_collected_is_whole_behind_its_operator() -> None:
+    def normalised(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return functional.linear(x, w).softmax(-1) @ v
+
+    subject = Case("collect", "A I, o i, P c", normalised, sizes={"I": 4, "i": 4, "o": 5, "P": 5}).subject(0)
+    proof = prove(normalised, subject.operands, inputs=[0], marked=[1])
+    assert "collect" in proof.captured.operators
+    assert [proof.sizes(i, 2) for i in range(3)] == subject.wanted == [proof.sizes(i, 3) for i in range(3)]
+
+
+@pytest.mark.parametrize("case", [case for case in MODELS if " S x," in case.text or " s x," in case.text], ids=str)
+def test_one_program_serves_all_sizes_of_its_inputs(case: Case) -> None:
+    subject = case.subject(0)
+    x = subject.operands[0]
+    larger = torch.cat([x, x.flip(0), x * 2])
+    larger = torch.cat([larger, larger.flip(1)], 1)
+    proof = prove(subject.function, subject.operands, inputs=[0], sizes=[larger, *subject.operands[1:]])
+    for i, wanted in enumerate(subject.wanted[1:], start=1):
+        assert proof.sizes(i, 2) == wanted == proof.sizes(i, 3)

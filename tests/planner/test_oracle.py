@@ -49,15 +49,16 @@ class Block:
     weigher: Weigher
 
 
-def blocks(name: str, tp: int, machine: str = DEFAULT_HARDWARE) -> list[Block]:
+def blocks(name: str, tp: int, machine: str = DEFAULT_HARDWARE, tokens: int = 4096) -> list[Block]:
     model, found = surveyed(name)
-    plan = make_plan(model, found, tp, machine)
+    workload = Workload(tokens)
+    plan = make_plan(model, found, tp, hardware(machine), workload)
     shapes = {unit.path: unit.shape for unit in found.units}
     result = []
     for unit in plan.units:
         if unit.instances[0].rpartition(".")[2].isdigit():
             problem = found.problems[shapes[unit.instances[0]]]
-            result.append(Block(problem, unit, Weigher(problem.graph, hardware(machine), Workload())))
+            result.append(Block(problem, unit, Weigher(problem.graph, hardware(machine), workload)))
     assert result
     return result
 
@@ -88,17 +89,20 @@ def test_no_labelling_of_gradients_is_cheaper(name: str) -> None:
 
 
 TWO_FACTORS = [
-    *((name, 4, DEFAULT_HARDWARE) for name in ("llama", "qwen3", "phi3", "cohere", "falcon_grouped", "stablelm")),
-    *((name, 8, DEFAULT_HARDWARE) for name in ("llama", "phi3", "opt", "bert")),
+    *((name, 4, DEFAULT_HARDWARE, 4096) for name in ("llama", "qwen3", "phi3", "cohere", "falcon_grouped", "stablelm")),
+    *((name, 8, DEFAULT_HARDWARE, 4096) for name in ("llama", "phi3", "opt", "bert")),
     # Slow links: here a sum over both factors and sums of parameters compete closely with sums of slices.
-    *((name, 8, "cpu-gloo") for name in ("llama", "phi3", "cohere", "phi", "opt", "bert")),
+    *((name, 8, "cpu-gloo", 4096) for name in ("llama", "phi3", "cohere", "phi", "opt", "bert")),
+    # As many tokens as make another place the cheapest for both factors together than for either alone.
+    ("falcon_grouped", 4, DEFAULT_HARDWARE, 100_000),
+    ("falcon_grouped", 8, DEFAULT_HARDWARE, 100_000),
 ]
 
 
-@pytest.mark.parametrize(("name", "tp", "machine"), TWO_FACTORS)
-def test_no_joint_labelling_over_two_factors_is_cheaper(name: str, tp: int, machine: str) -> None:
+@pytest.mark.parametrize(("name", "tp", "machine", "tokens"), TWO_FACTORS)
+def test_no_joint_labelling_over_two_factors_is_cheaper(name: str, tp: int, machine: str, tokens: int) -> None:
     """The planner solves one factor after the other; the oracle both at once, with the joint price of joint calls."""
-    for block in blocks(name, tp, machine):
+    for block in blocks(name, tp, machine, tokens):
         placement = placed(block, tp)
         assert len(factors_in_use(placement)) == 2
         seconds = local_seconds(placement, block.weigher)
@@ -113,7 +117,9 @@ def test_cuts_that_are_not_chosen_are_placed_at_least_cost_too(name: str, tp: in
     counted = 0
     for cuts in all_cuts(block.problem, tp):
         try:
-            placement = place(block.problem.graph, block.problem.typing, cuts, block.weigher.price, block.problem.unread)
+            placement = place(
+                block.problem.graph, block.problem.typing, cuts, block.weigher.price, block.problem.unread
+            )
         except UnsoundPlanError:
             continue
         seconds = local_seconds(placement, block.weigher)

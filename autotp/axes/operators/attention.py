@@ -10,7 +10,7 @@ from ..term import Product, axis
 
 
 def attention(call: Call) -> Fact:
-    """q [.., H, s, d], k [.., H, t, d], v [.., H, t, e]: everything but the heads is whole.
+    """q [.., H, s, d], k [.., H, t, d], v [.., H, t, e]: d and t are whole, and s where a causal mask counts it.
 
     With `enable_gqa` the query heads are (key heads · repeats).
     """
@@ -25,7 +25,9 @@ def attention(call: Call) -> Fact:
         heads = call.broadcast([query[:-2], key[:-2], value[:-2]])
     call.equal(query[-1], key[-1])
     call.equal(key[-2], value[-2])
-    call.pin([query[-2], query[-1], key[-2]], "attention needs the whole of it")
+    call.pin([query[-1], key[-2]], "attention needs the whole of it")
+    if call.get("is_causal"):
+        call.pin([query[-2]], "a causal mask counts its positions")
     mask = call.get("attn_mask")
     if isinstance(mask, torch.fx.Node):
         call.broadcast([(*heads, query[-2], key[-2]), call.dims(mask)])

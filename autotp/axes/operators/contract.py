@@ -37,7 +37,9 @@ def einsum(call: Call) -> Fact:
     texts = inputs.split(",")
     dotted = [len(call.dims(o)) - len(t.replace("...", "")) for o, t in zip(call.operands, texts, strict=True)]
     if not arrow:
-        output = "..." * ("..." in inputs) + "".join(sorted(c for c in set(inputs) - {",", "."} if inputs.count(c) == 1))
+        output = "..." * ("..." in inputs) + "".join(
+            sorted(c for c in set(inputs) - {",", "."} if inputs.count(c) == 1)
+        )
     groups = [_names(text, count) for text, count in zip(texts, dotted, strict=True)]
     signature = Signature(tuple(groups), (_names(output, max(dotted)),), frozenset())
     each = tuple(frozenset([i]) for i in range(len(call.operands)))

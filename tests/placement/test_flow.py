@@ -1,0 +1,388 @@
+"""Placement on small modules: where partial sums go, what is sliced and when, what is refused; the verifier's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import TypeAlias
+
+import pytest
+import torch
+from torch import nn
+
+import autotp
+from autotp.api import examples_for
+from autotp.axes.layout import Cut, Factor
+from autotp.axes.term import Axis, axes_of
+from autotp.errors import PlacementError, UnsoundPlanError
+from autotp.placement.flow import Flow, Use
+from autotp.placement.place import Placement, place
+from autotp.placement.typed import TypedGraph
+from autotp.placement.verify import ROWS, verify
+from autotp.planner.choose import UnitProblem
+from autotp.planner.survey import survey
+
+HIDDEN, INNER, HEADS = 16, 24, 4
+X = torch.randn(2, 3, HIDDEN)
+OVER = Factor(2, 1)
+# Where a cut is: the n-th axis of a dim of a parameter.
+Place: TypeAlias = tuple[str, int, int]
+UP, DOWN = ("up.weight", 0, 0), ("down.weight", 1, 0)
+
+
+class Mlp(nn.Module):
+    """Up, something between, down, something after."""
+
+    def __init__(self, inner: int = INNER, *, bias: bool = False) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(HIDDEN, inner, bias=bias), nn.Linear(inner, HIDDEN, bias=bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.after(self.down(self.between(self.up(x))))
+
+    def between(self, y: torch.Tensor) -> torch.Tensor:
+        return y.relu()
+
+    def after(self, z: torch.Tensor) -> torch.Tensor:
+        return z
+
+
+def problem_of(module: nn.Module, *inputs: torch.Tensor) -> UnitProblem:
+    found = survey(module, examples_for(module, inputs or (X,)))
+    assert not found.failures
+    (problem,) = found.problems.values()
+    return problem
+
+
+def placed(module: nn.Module, *places: Place, inputs: tuple[torch.Tensor, ...] = (), over: Factor = OVER) -> Placement:
+    """A module cut along these axes over one mesh factor."""
+    problem = problem_of(module, *inputs)
+    dims = problem.parameters()
+    axes = {list(axes_of(dims[name][dim]))[number] for name, dim, number in places}
+    cuts = {axis: Cut((over,), -(-axis.size // over.size) * over.size) for axis in axes}
+    return place(problem.graph, problem.typing, cuts, lambda kind, node, ranks, share: 1.0)
+
+
+def node_of(placement: Placement, name: str) -> torch.fx.Node:
+    return next(node for node in placement.typed.graph.nodes if node.name == name)
+
+
+def reduced(placement: Placement) -> dict[str, set[str]]:
+    """Which values are reduced, and who reads each so."""
+    found: dict[str, set[str]] = {}
+    for (consumer, operand), use in placement.flow.uses.items():
+        if use.reduce:
+            found.setdefault(operand.name, set()).add(consumer.name)
+    return found
+
+
+def exact(module: nn.Module, *inputs: torch.Tensor, tp: int = 2) -> dict[str, int]:
+    """The collectives that ran, after the planned module was found to equal the whole one."""
+    report = autotp.verify(module, tp, example=inputs or (X,))
+    report.raise_for_failure()
+    return dict(report.counted)
+
+
+# -- partial sums --------------------------------------------------------------------------------------------------
+
+
+class Parallel(nn.Module):
+    """A parallel residual: two branches read the same input and are added to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = Mlp(bias=True), Mlp(bias=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.one(x) + self.other(x)
+
+
+def test_partial_sums_of_a_parallel_residual_are_reduced_once() -> None:
+    placement = placed(Parallel(), ("one.up.weight", 0, 0), ("other.up.weight", 0, 0))
+    (total,) = reduced(placement)
+    operands = node_of(placement, total).args
+    assert {operand.name for operand in operands if isinstance(operand, torch.fx.Node)} == {"linear_1", "linear_3"}
+    assert exact(Parallel()) == {"all_reduce forward activation": 1}
+
+
+def test_one_branch_alone_is_reduced_alone() -> None:
+    assert reduced(placed(Parallel(), ("one.up.weight", 0, 0))).keys() == {"linear_1"}
+
+
+def test_a_bias_is_added_after_the_reduction() -> None:
+    placement = placed(Mlp(bias=True), UP)
+    ((total, (reader,)),) = reduced(placement).items()
+    assert len(node_of(placement, total).args) == 2  # the product without its bias
+    added = node_of(placement, reader)
+    assert added.target is torch.ops.aten.add.Tensor
+    bias = node_of(placement, "down_bias")
+    assert bias in added.args
+    assert not placement.flow.varies(bias)
+    assert exact(Mlp(bias=True)) == {"all_reduce forward activation": 1}
+
+
+def test_a_bias_of_a_cut_output_is_cut_with_it() -> None:
+    placement = placed(Mlp(bias=True), UP)
+    assert placement.flow.held[node_of(placement, "up_bias")] == placement.flow.held[node_of(placement, "linear")]
+
+
+class After(Mlp):
+    """An operator on the partial sum of an MLP."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def after(self, z: torch.Tensor) -> torch.Tensor:
+        return self.function(z)
+
+
+@pytest.mark.parametrize(
+    "function", [torch.relu, torch.exp, lambda z: z + 1, lambda z: z * z], ids=["relu", "exp", "shifted", "squared"]
+)
+def test_a_partial_sum_is_not_carried_through_what_is_not_linear(
+    function: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    assert reduced(placed(After(function), UP)).keys() == {"linear_1"}
+    assert exact(After(function)) == {"all_reduce forward activation": 1}
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda z: z * 3, lambda z: -z, lambda z: z.transpose(0, 1), lambda z: z / 7, lambda z: z.sum(-1)],
+    ids=["scaled", "negative", "transposed", "divided", "summed"],
+)
+def test_a_partial_sum_is_carried_through_what_is_linear(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    placement = placed(After(function), UP)
+    assert reduced(placement).keys() != {"linear_1"}
+    assert list(reduced(placement).values()) == [{"output"}]
+    assert exact(After(function)) == {"all_reduce forward activation": 1}
+
+
+def test_a_partial_sum_is_reduced_before_it_grows() -> None:
+    placement = placed(After(lambda z: z.unsqueeze(1).expand(-1, 5, -1, -1)), UP)
+    assert reduced(placement).keys() <= {"linear_1", "unsqueeze"}
+    assert exact(After(lambda z: z.unsqueeze(1).expand(-1, 5, -1, -1))) == {"all_reduce forward activation": 1}
+
+
+# -- whole values that meet slices ---------------------------------------------------------------------------------
+
+
+class PerHead(nn.Module):
+    """Heads with an input of one row for each, which is worked on before it meets them (as alibi is)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(HIDDEN, HEADS * 6, bias=False), nn.Linear(HEADS * 6, HIDDEN, bias=False)
+
+    def forward(self, x: torch.Tensor, slopes: torch.Tensor) -> torch.Tensor:
+        y = self.up(x).unflatten(-1, (HEADS, 6))
+        return self.down((y * (slopes * 2 + 1).exp().unsqueeze(-1)).relu().flatten(-2))
+
+
+SLOPES = torch.linspace(0.1, 1, HEADS)
+
+
+def test_a_whole_value_is_sliced_where_it_meets_a_slice_and_not_before() -> None:
+    placement = placed(PerHead(), ("up.weight", 0, 0), inputs=(X, SLOPES))
+    takes = {(consumer.name, operand.name) for (consumer, operand), use in placement.flow.uses.items() if use.take}
+    assert takes == {("mul_1", "unsqueeze")}
+    for name in ("tensor_1", "mul", "add", "exp", "unsqueeze"):
+        assert not placement.flow.held[node_of(placement, name)], name
+    assert exact(PerHead(), X, SLOPES) == {"all_reduce forward activation": 1}
+
+
+def test_a_sliced_input_that_wants_a_gradient_gets_the_sum_of_all_ranks() -> None:
+    slopes = SLOPES.clone().requires_grad_()
+    placement = placed(PerHead(), ("up.weight", 0, 0), inputs=(X, slopes))
+    (enter,) = placement.backward.enters
+    assert enter.over == {OVER}
+    assert enter.node.name in {"tensor_1", "mul", "add", "exp", "unsqueeze"}
+    counted = {"all_reduce forward activation": 1, "all_reduce backward activation": 1}
+    assert exact(PerHead(), X, slopes) == counted
+
+
+class Projections(nn.Module):
+    """Attention in a residual: q, k and v of one input behind a norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(HIDDEN)
+        self.q, self.k, self.v, self.o = (nn.Linear(HIDDEN, HIDDEN, bias=False) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(x)
+        q, k, v = (part(y).unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in (self.q, self.k, self.v))
+        return x + self.o(nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+def test_q_k_and_v_share_one_sum_of_their_input_s_gradient() -> None:
+    placement = placed(Projections(), ("q.weight", 0, 0))
+    (enter,) = placement.backward.enters
+    assert (enter.node.name, enter.over) == ("layer_norm", frozenset({OVER}))
+    assert {consumer.name for consumer in enter.consumers} == {"linear", "linear_1", "linear_2"}
+    assert exact(Projections()) == {"all_reduce forward activation": 1, "all_reduce backward activation": 1}
+
+
+# -- what is refused -----------------------------------------------------------------------------------------------
+
+
+def test_two_axes_of_one_weight_over_the_same_ranks_are_refused() -> None:
+    """The ranks would hold the blocks of a diagonal."""
+    with pytest.raises(UnsoundPlanError, match=r"up_weight \(up\.weight\) would be cut twice over the same ranks"):
+        placed(Mlp(), UP, ("up.weight", 1, 0))
+
+
+class Added(nn.Module):
+    """A product that adds its bias in the same step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Parameter(torch.randn(2, HIDDEN, INNER) / 4)
+        self.down = nn.Parameter(torch.randn(2, INNER, HIDDEN) / 4)
+        self.bias = nn.Parameter(torch.randn(2, 1, HIDDEN))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        twice = x.flatten(0, 1).expand(2, -1, -1)
+        return torch.baddbmm(self.bias, torch.bmm(twice, self.up).relu(), self.down)
+
+
+def test_a_contraction_that_adds_something_in_one_step_is_refused() -> None:
+    message = r"baddbmm \(aten\.baddbmm\.default\) sums over a cut axis and adds something else in one step"
+    with pytest.raises(UnsoundPlanError, match=message):
+        placed(Added(), ("up", 2, 0))
+
+
+class Between(Mlp):
+    """An operator between up and down, on a width that two ranks do not divide."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor], inner: int = 25) -> None:
+        super().__init__(inner)
+        self.function = function
+
+    def between(self, y: torch.Tensor) -> torch.Tensor:
+        return self.function(y)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [torch.relu, torch.tanh, lambda y: y * y.sigmoid(), lambda y: y * 3],
+    ids=["relu", "tanh", "swish", "scaled"],
+)
+def test_padding_that_stays_zero_may_be_summed(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    assert reduced(placed(Between(function), UP)).keys() == {"linear_1"}
+    assert exact(Between(function)) == {"all_reduce forward activation": 1}
+
+
+class Statistic(Between):
+    """The sum of what is between."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.function(self.up(x))
+        return self.down(y / y.sum(-1, keepdim=True))
+
+
+def test_padding_that_is_not_zero_is_not_summed() -> None:
+    message = (
+        r"sum_1 sums over an axis of 25 padded to 26, and the padding is not zero there; choose a tensor-parallel size"
+    )
+    with pytest.raises(UnsoundPlanError, match=message):
+        placed(Statistic(torch.exp), UP)
+    placed(Statistic(torch.exp, inner=24), UP)
+    placed(Statistic(torch.relu), UP)
+
+
+def test_padding_of_a_weight_is_zero_so_its_product_may_be_summed() -> None:
+    """Behind exp the activation's padding is one, but the weight it meets is zero there."""
+    placed(Between(torch.exp), UP)
+    assert exact(Between(torch.exp)) == {"all_reduce forward activation": 1}
+
+
+def test_what_must_stay_whole_is_not_cut() -> None:
+    with pytest.raises(
+        UnsoundPlanError, match=r"an axis of 24 is cut but must be whole at softmax \(aten\.softmax\): "
+    ):
+        placed(Between(lambda y: y.softmax(-1), INNER), UP)
+
+
+# -- the verifier --------------------------------------------------------------------------------------------------
+
+
+class Residual(Mlp):
+    """The reduced value is read twice."""
+
+    def after(self, z: torch.Tensor) -> torch.Tensor:
+        return z.relu() + z.tanh()
+
+
+@pytest.fixture
+def placement() -> Placement:
+    found = placed(Residual(), UP)
+    verify(found.typed, found.flow)
+    return found
+
+
+def broken_rows(typed: TypedGraph, flow: Flow) -> Collection[str]:
+    return {row.__name__ for row in ROWS for node in typed.facts if row(typed, flow, node)}
+
+
+def test_a_dropped_reduction_is_found(placement: Placement) -> None:
+    flow, total = placement.flow, node_of(placement, "linear_1")
+    del flow.uses[node_of(placement, "tanh"), total]
+    assert broken_rows(placement.typed, flow) == {"_partials_are_linear"}
+    with pytest.raises(PlacementError, match=r"^tanh \(aten\.tanh\.default\) reads a partial sum over 2@1"):
+        verify(placement.typed, flow)
+
+
+def test_a_slice_taken_for_a_whole_value_is_found(placement: Placement) -> None:
+    flow = placement.flow
+    flow.held[node_of(placement, "relu")] = frozenset()
+    assert broken_rows(placement.typed, flow) == {"_operands_agree"}
+    with pytest.raises(PlacementError, match=r"^linear_1 .* both slices and whole values along an axis of 24"):
+        verify(placement.typed, flow)
+
+
+def test_a_slice_not_taken_is_found() -> None:
+    found = placed(PerHead(), ("up.weight", 0, 0), inputs=(X, SLOPES))
+    edge = (node_of(found, "mul_1"), node_of(found, "unsqueeze"))
+    found.flow.uses[edge] = replace(found.flow.uses[edge], take=frozenset())
+    assert broken_rows(found.typed, found.flow) == {"_operands_agree"}
+    with pytest.raises(PlacementError, match=r"^mul_1 .* both slices and whole values along an axis of 4"):
+        verify(found.typed, found.flow)
+
+
+def test_a_sum_over_slices_taken_for_the_whole_sum_is_found(placement: Placement) -> None:
+    flow = placement.flow
+    flow.partial[node_of(placement, "linear_1")] = frozenset()
+    assert "_contractions_are_partial" in broken_rows(placement.typed, flow)
+    with pytest.raises(PlacementError, match=r"^linear_1 .* result is not marked partial over"):
+        verify(placement.typed, flow)
+
+
+def test_two_ways_to_reduce_a_value_are_found(placement: Placement) -> None:
+    flow, total = placement.flow, node_of(placement, "linear_1")
+    flow.uses[node_of(placement, "tanh"), total] = Use(reduce=frozenset({OVER, Factor(2, 2)}))
+    assert broken_rows(placement.typed, flow) == {"_one_reduction"}
+    with pytest.raises(PlacementError, match=r"^linear_1 .* is reduced in two different ways"):
+        verify(placement.typed, flow)
+
+
+def test_every_row_is_broken_by_some_test_here() -> None:
+    assert {row.__name__ for row in ROWS} == {
+        "_operands_agree",
+        "_partials_are_linear",
+        "_contractions_are_partial",
+        "_one_reduction",
+    }
+
+
+def test_a_cut_names_axes_of_the_graph() -> None:
+    """The traced graph is not changed by placing it, so that it can be placed again."""
+    problem = problem_of(Mlp(bias=True))
+    (proposal,) = problem.proposals
+    (axis,) = proposal.axes
+    assert isinstance(axis, Axis)
+    before = str(problem.graph)
+    for _ in range(2):
+        place(problem.graph, problem.typing, {axis: Cut((OVER,), INNER)}, lambda *_: 1.0)
+    assert str(problem.graph) == before

@@ -1,0 +1,97 @@
+"""What collectives cost: the ring formula, latency, hardware by name, formulas in batch and sequence."""
+
+from __future__ import annotations
+
+import pytest
+
+import autotp
+from autotp.errors import UsageError
+from autotp.planner.cost import Hardware, hardware, hardware_presets, wire_bytes
+from tests.families import FAMILIES
+
+NODE = Hardware("node", 8, tflops_bf16=1, memory_gib=1, memory_gbps=1, link_gbps=100, latency_us=5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "ranks", "expected"),
+    [
+        ("all_reduce", 1, 0),
+        ("all_reduce", 2, 1000),
+        ("all_reduce", 4, 1500),
+        ("all_reduce", 8, 1750),
+        ("all_gather", 2, 500),
+        ("all_gather", 8, 875),
+        ("reduce_scatter", 4, 750),
+        ("reduce_scatter", 8, 875),
+    ],
+)
+def test_bytes_on_the_wire_follow_the_ring(kind: str, ranks: int, expected: float) -> None:
+    assert wire_bytes(kind, 1000, ranks) == expected
+
+
+def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather() -> None:
+    for ranks in range(2, 9):
+        both = wire_bytes("reduce_scatter", 840, ranks) + wire_bytes("all_gather", 840, ranks)
+        assert wire_bytes("all_reduce", 840, ranks) == pytest.approx(both)
+
+
+def test_time_is_latency_and_bytes_over_bandwidth() -> None:
+    assert NODE.seconds("all_reduce", 1e9, 2) == pytest.approx(5e-6 + 1e9 / 100e9)
+    assert NODE.seconds("all_gather", 1e9, 4) == pytest.approx(5e-6 + 0.75e9 / 100e9)
+    assert NODE.seconds("all_reduce", 0, 2) == pytest.approx(5e-6)
+
+
+def test_a_single_rank_pays_nothing() -> None:
+    assert NODE.seconds("all_reduce", 1e9, 1) == 0
+
+
+def test_every_preset_is_a_node() -> None:
+    presets = hardware_presets()
+    assert len(presets) >= 4
+    for name, node in presets.items():
+        assert node.name == name
+        assert min(node.gpus, node.tflops_bf16, node.memory_gib, node.memory_gbps, node.link_gbps, node.latency_us) > 0
+
+
+def test_unknown_hardware_names_the_nearest() -> None:
+    with pytest.raises(UsageError, match=r"unknown hardware 'h100-nvlink-4'; did you mean 'h100-nvlink-8'\?"):
+        hardware("h100-nvlink-4")
+    with pytest.raises(UsageError, match="unknown hardware 'abacus'; known: a100-nvlink-8, "):
+        autotp.plan(FAMILIES["llama"].config(), 2, hardware="abacus")
+
+
+def test_a_plan_prices_its_collectives() -> None:
+    plan = autotp.plan(FAMILIES["llama"].config(), 4, tokens=1000)
+    unit = next(unit for unit in plan.units if unit.instances[0].endswith(".0"))
+    node, hidden = hardware(plan.hardware), 64
+    for collective in unit.collectives:
+        if collective.of == "activation":
+            assert collective.elements == f"{hidden}·b·s"
+            size = hidden * 1000 * plan.element_bytes
+            assert collective.wire_bytes == pytest.approx(2 * 3 / 4 * size)
+            assert collective.seconds == pytest.approx(node.latency_us * 1e-6 + 1.5 * size / (node.link_gbps * 1e9))
+    assert [c.phase for c in unit.collectives if c.of == "activation"].count("forward") == 2
+
+
+def test_gathered_logits_count_their_padding() -> None:
+    """250 tokens of the vocabulary on 4 ranks are 63 on each: 252 travel."""
+    plan = autotp.plan(FAMILIES["llama"].config(), 4)
+    head = plan.unit_of("lm_head")
+    assert head is not None
+    (gather,) = [c for c in head.collectives if c.phase == "forward"]
+    assert (gather.kind, gather.elements, gather.ranks) == ("all_gather", "252·b·s", 4)
+    assert gather.wire_bytes == pytest.approx(3 / 4 * 252 * plan.tokens * plan.element_bytes)
+
+
+def test_what_a_rank_holds_of_a_value_is_what_its_sum_costs() -> None:
+    """On 8 ranks with 2 key heads, the key weights of a group are summed over the 4 ranks that share it."""
+    plan = autotp.plan(FAMILIES["qwen3"].config(), 8)
+    unit = next(unit for unit in plan.units if unit.instances[0].endswith(".0"))
+    shapes = {parameter.name.replace(".", "_"): parameter for parameter in unit.parameters}
+    sums = [c for c in unit.collectives if c.of == "parameter"]
+    assert sums
+    for collective in sums:
+        parameter = shapes[collective.node]
+        assert collective.elements == str(parameter.local_elements)
+        size = parameter.local_elements * plan.element_bytes
+        assert collective.wire_bytes == pytest.approx(2 * (collective.ranks - 1) / collective.ranks * size)
