@@ -28,7 +28,7 @@ lint: $(INSTALLED) ## ruff (rules and format) and mypy
 	$(BIN)/mypy autotp
 
 test: lint ## lint, then all tests
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n auto --dist loadfile
 
 demo: $(INSTALLED) ## cut a real model over two local ranks and compare it with the whole one
 	$(BIN)/autotp demo

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from .api import Source, check_size, examples_for, rule_folders
+from .capture.opaque import copy_opaque
 from .checkpoint.full import full_gradients
 from .errors import VerificationError
 from .huggingface import models
@@ -127,34 +128,55 @@ def verify(
         rules: as for `autotp.plan`.
         seed: of random weights, inputs and output weights.
     """
-    check_size(tp)
-    torch.manual_seed(seed)
-    dense = _dense(models.resolve(model))
-    folders = rule_folders(rules)
-    examples = [_widened(call) for call in examples_for(dense, example)]
-    found = survey(dense, examples, folders)
-    plan = plan or make_plan(dense, found, tp)
-    call = _real_call(dense, examples[0])
-    paths = [path for unit in plan.units for path in unit.instances]
-    outputs, gradients = _run(dense, call, seed, paths)
-    compilers = make_compilers(plan, found, folders)
+    return Verifier(model, example=example, rules=rules, seed=seed).verify(tp, plan)
 
-    def rank_run(ranks: Ranks) -> Any:
-        parallel = apply_plan(copy.deepcopy(dense), plan, ranks, compilers)
-        with ranks.logging() as log:
-            results, gradients = _run(parallel, call, seed, paths)
-        return results, gradients | full_gradients(parallel), log
 
-    runs = simulate(tp, rank_run)
-    return Report(
-        model=type(dense).__name__,
-        tp=tp,
-        outputs=_compare(outputs, [run[0] for run in runs], {}),
-        gradients=_compare(gradients, [run[1] for run in runs], gradients),
-        planned=planned_collectives(plan),
-        elements=plan.elements(),
-        counted=dict(Counter(f"{c.kind} {c.phase} {c.of}" for c in runs[0][2].calls if c.phase != "checkpoint")),
-    )
+class Verifier:
+    """One model verified at several sizes or under several plans: it is surveyed, and the dense one run, only once.
+
+    The arguments are those of `verify`.
+    """
+
+    def __init__(
+        self, model: Source, *, example: Any = None, rules: Sequence[str | Path] = (), seed: int = 0
+    ) -> None:
+        torch.manual_seed(seed)
+        self.dense = _dense(models.resolve(model))
+        self.folders, self.seed = rule_folders(rules), seed
+        examples = [_widened(call) for call in examples_for(self.dense, example)]
+        with Float64():
+            self.found = survey(self.dense, examples, self.folders)
+        self.call = _real_call(self.dense, examples[0])
+        self.paths = [unit.path for unit in self.found.units if unit.shape in self.found.problems]
+        self.outputs, self.gradients = _run(self.dense, self.call, seed, self.paths)
+
+    def plan(self, tp: int) -> Plan:
+        """The best plan of the model for so many ranks."""
+        return make_plan(self.dense, self.found, tp)
+
+    def verify(self, tp: int, plan: Plan | None = None) -> Report:
+        """Compare the model's parallel form on `tp` simulated ranks, under a plan or the best one, with the dense one."""
+        check_size(tp)
+        plan = plan or self.plan(tp)
+        compilers = make_compilers(plan, self.found, self.folders)
+
+        def rank_run(ranks: Ranks) -> Any:
+            parallel = apply_plan(copy.deepcopy(self.dense), plan, ranks, compilers)
+            with ranks.logging() as log:
+                results, gradients = _run(parallel, self.call, self.seed, self.paths)
+            return results, gradients | full_gradients(parallel), log
+
+        runs = simulate(tp, rank_run)
+        counted = Counter(f"{c.kind} {c.phase} {c.of}" for c in runs[0][2].calls if c.phase != "checkpoint")
+        return Report(
+            model=type(self.dense).__name__,
+            tp=tp,
+            outputs=_compare(self.outputs, [run[0] for run in runs], {}),
+            gradients=_compare(self.gradients, [run[1] for run in runs], self.gradients),
+            planned=planned_collectives(plan),
+            elements=plan.elements(),
+            counted=dict(counted),
+        )
 
 
 def planned_collectives(plan: Plan) -> dict[str, int]:
@@ -212,8 +234,10 @@ def _run(
     The result of the embedding's unit is what the first block reads: its gradient is that of the input embeddings.
     """
     model.zero_grad()
+    # A call may change its arguments, and every run is to see the same ones.
+    args, kwargs = copy_opaque(call, lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad))
     with Float64(), _unit_results(model, units) as results:
-        leaves = pytree.tree_leaves(model(*call[0], **call[1]))
+        leaves = pytree.tree_leaves(model(*args, **kwargs))
         outputs = {f"output {i}": leaf for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
         weights = torch.Generator().manual_seed(seed)
         loss = sum(

@@ -191,6 +191,14 @@ def factors_of(layout: Layout) -> frozenset[Factor]:
     return frozenset(factor for leaf in leaves(layout) if leaf.cut for factor in leaf.cut.over)
 
 
+def is_even(layout: Layout) -> bool:
+    """Returns if all data of a dimension are cut over the same mesh factors: no segment is whole beside one that is cut."""
+    if isinstance(layout, Leaf):
+        return True
+    everywhere = isinstance(layout, ProductLayout) or all(factors_of(p) == factors_of(layout) for p in layout.parts)
+    return everywhere and all(map(is_even, layout.parts))
+
+
 def local_factors(layout: Layout) -> list[frozenset[Factor]]:
     """For every local position the mesh factors over which its data differ."""
     if isinstance(layout, Leaf):
@@ -268,7 +276,9 @@ def _leaf(match: re.Match[str]) -> Leaf:
     over = tuple(Factor(*map(int, part.split("@"))) for part in match[3].lstrip("/").split(","))
     padded = int(match[2] or size)
     if not all(factor.size and factor.stride for factor in over):
-        raise PlanError(f"the layout {match[0]!r} has a mesh factor of no ranks; write it as size@stride, both at least 1")
+        raise PlanError(
+            f"the layout {match[0]!r} has a mesh factor of no ranks; write it as size@stride, both at least 1"
+        )
     if padded < size or padded % parts_of(over):
         raise PlanError(f"the layout {match[0]!r} does not divide: {padded} into {parts_of(over)} parts")
     return Leaf(size, Cut(over, padded))

@@ -146,7 +146,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 def _read(path: Path) -> dict[str, Rule]:
     rules: dict[str, Rule] = {}
     for namespace, entries in read_toml(path).items():
-        for name, entry in entries.items():
+        for name, entry in _expect(path, namespace, entries, dict, "a table such as [aten]").items():
             if name == "pointwise":
                 rules.update(_read_pointwise(path, namespace, entry))
             else:
@@ -154,24 +154,36 @@ def _read(path: Path) -> dict[str, Rule]:
     return rules
 
 
-def _read_pointwise(path: Path, namespace: str, entry: Mapping[str, list[str]]) -> dict[str, Rule]:
+def _read_pointwise(path: Path, namespace: str, entry: Any) -> dict[str, Rule]:
     rules: dict[str, Rule] = {}
-    for kind, names in entry.items():
+    where = f"{namespace}.pointwise"
+    for kind, names in _expect(path, where, entry, dict, f"a table such as [{where}]").items():
         if kind not in CLASSES:
-            raise RuleError(f"{path}: unknown class {kind!r} under {namespace}.pointwise{nearest(kind, CLASSES)}")
-        rules.update({f"{namespace}.{name}": CLASSES[kind] for name in names})
+            raise RuleError(f"{path}: unknown class {kind!r} under {where}{nearest(kind, CLASSES)}")
+        for name in _expect(path, f"{where}.{kind}", names, list, 'a list such as ["add", "sub"]'):
+            rules[f"{namespace}.{name}"] = CLASSES[kind]
     return rules
 
 
-def _read_signature(path: Path, name: str, entry: str | Mapping[str, Any]) -> Rule:
-    options = {"signature": entry} if isinstance(entry, str) else dict(entry)
+def _read_signature(path: Path, name: str, entry: Any) -> Rule:
+    options: dict[str, Any] = (
+        {"signature": entry} if isinstance(entry, str) else _expect(path, name, entry, dict, "text or a table")
+    )
     for key in options.keys() - SIGNATURE_KEYS:
         raise RuleError(f"{path}: unknown key {key!r} in {name}{nearest(key, SIGNATURE_KEYS)}")
     if "signature" not in options:
         raise RuleError(f"{path}: {name} has no signature, write for example '... i, o i, o? -> ... o'")
+    for key, value in options.items():
+        kind, words = (bool, "true or false") if key == "attends" else (str, "text such as '... i, o i, o? -> ... o'")
+        _expect(path, f"{key} of {name}", value, kind, words)
     try:
-        return parse_signature(
-            options["signature"], options.get("whole", ""), attends=bool(options.get("attends", False))
-        )
+        return parse_signature(options["signature"], options.get("whole", ""), attends=options.get("attends", False))
     except RuleError as error:
         raise RuleError(f"{path}: {name}: {error}") from error
+
+
+def _expect(path: Path, name: str, value: Any, kind: type, words: str) -> Any:
+    """A value of a rule file. Raises RuleError if it is of another kind than expected."""
+    if not isinstance(value, kind):
+        raise RuleError(f"{path}: {name} is {value!r}, which should be {words}")
+    return value

@@ -37,6 +37,8 @@ def normalise(graph: torch.fx.Graph, constants: Mapping[str, torch.Tensor]) -> N
 def _does_nothing(node: torch.fx.Node) -> bool:
     if node.target in _IDENTITIES:
         return True
+    if node.target is torch.ops.aten.slice.Tensor:
+        return _takes_everything(*node.args[1:])
     if node.target is torch.ops.aten.dropout.default:
         return bool(node.args[1] == 0 or node.args[2] is False)
     if node.target in _CASTS and not node.kwargs.get("copy"):
@@ -47,10 +49,17 @@ def _does_nothing(node: torch.fx.Node) -> bool:
     return False
 
 
+def _takes_everything(dim: object = 0, start: object = None, end: object = None, step: object = 1) -> bool:
+    """Returns if a slice is `[:]`, as the first one in `x[:, a:b]`."""
+    return start in (None, 0) and (end is None or (isinstance(end, int) and end >= _END)) and step == 1
+
+
 def _writes(node: torch.fx.Node) -> bool:
     target = node.target
     return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable and target.namespace == "aten"
 
+
+_END = 2**62  # an end at or beyond it is none
 
 _TRANSPOSES = frozenset({torch.ops.aten.t.default, torch.ops.aten.numpy_T.default})
 
@@ -112,8 +121,28 @@ def _functionalise(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     if later or not owned or plain is None or not name.endswith("_") or plain._schema.is_mutable:
         node.meta["writes"] = tuple(sharing)
         return
-    node.target = plain
+    if plain is torch.ops.aten.copy.default:
+        _copy_to_clone(graph, node, order)
+    else:
+        node.target = plain
     written.replace_all_uses_with(node, delete_user_cb=lambda user: order[user] > order[node])
+
+
+def _copy_to_clone(graph: torch.fx.Graph, node: torch.fx.Node, order: dict[torch.fx.Node, int]) -> None:
+    """Replace `copy(x, y)`, which has no derivative, by a clone of y in the type and shape of x."""
+    written, source = node.args[:2]
+    assert isinstance(written, torch.fx.Node) and isinstance(source, torch.fx.Node)
+    like = written.meta["val"]
+    with graph.inserting_before(node):
+        if source.meta["val"].dtype != like.dtype:
+            value = source.meta["val"].to(like.dtype)
+            source = graph.call_function(torch.ops.aten.to.dtype, (source, like.dtype))
+            source.meta = {"val": value}
+        if source.meta["val"].shape != like.shape:
+            source = graph.call_function(torch.ops.aten.expand_as.default, (source, written))
+            source.meta = {"val": like}
+            order[source] = order[node]
+    node.target, node.args, node.kwargs = torch.ops.aten.clone.default, (source,), {}
 
 
 def _is_slice_write(node: torch.fx.Node) -> bool:

@@ -8,7 +8,7 @@ result shapes come from running the real method on a copy of the object that hol
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,17 +94,8 @@ class Handles:
 
     def stand_in(self, real: Any) -> Any:
         """A stand-in for an object of the call."""
-        self.copies.append(self._fake_copy(real))
+        self.copies.append(copy_opaque(real, self.symbols.tensor, self._memo))
         return StandIn(self, len(self.copies) - 1, (), self.copies[-1])
-
-    def _fake_copy(self, real: Any) -> Any:
-        for tensor in _tensors_of(real, set()):
-            if id(tensor) not in self._memo:
-                self._memo[id(tensor)] = self.symbols.tensor(tensor)
-        try:
-            return copy.deepcopy(real, self._memo)
-        except Exception as error:
-            raise TraceError(f"an argument of type {type(real).__name__} can be neither traced nor copied") from error
 
     def read(self, handle: int, path: tuple[tuple[str, Any], ...], value: Any) -> Any:
         """Handle what following a path gave: a constant is guarded, anything else stays opaque."""
@@ -245,6 +236,33 @@ def _tensors_of(value: Any, seen: set[int]) -> Iterator[torch.Tensor]:
             yield from _tensors_of(part, seen)
     elif hasattr(value, "__dict__"):
         yield from _tensors_of(vars(value), seen)
+
+
+def copy_opaque(
+    tree: Any,
+    tensor: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor,
+    memo: dict[int, Any] | None = None,
+) -> Any:
+    """Arguments of a call with every Python object in them copied, so that the call can change it; tensors are replaced.
+
+    Raises TraceError for an object that cannot be copied.
+    """
+    known: dict[int, Any] = {} if memo is None else memo
+
+    def copied(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            return tensor(leaf)
+        if isinstance(leaf, (*CONSTANTS, type)) or callable(leaf):
+            return leaf
+        for part in _tensors_of(leaf, set()):
+            if id(part) not in known:
+                known[id(part)] = tensor(part)
+        try:
+            return copy.deepcopy(leaf, known)
+        except Exception as error:
+            raise TraceError(f"an argument of type {type(leaf).__name__} can be neither traced nor copied") from error
+
+    return pytree.tree_map(copied, tree, is_leaf=lambda value: not isinstance(value, (list, tuple, dict)))
 
 
 # The operator that a traced call appears as. Its `token` finds the call again; tokens live only while a trace runs.

@@ -7,7 +7,7 @@ the cost of a run does not grow with depth.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from ..errors import TraceError
 from .clone import bare, clone
+from .opaque import copy_opaque
 from .symbols import Symbols
 from .units import Unit
 
@@ -47,12 +48,13 @@ def record(model: nn.Module, units: Sequence[Unit], args: tuple[Any, ...], kwarg
 class _Recorder:
     def __init__(self, model: nn.Module, units: Sequence[Unit]) -> None:
         self.recording = Recording()
-        self.symbols = Symbols()
+        # Inputs without data stand for ones where the weights are.
+        self.symbols = Symbols(next((p.device for p in model.parameters() if p.device.type != "meta"), None))
         self.depth = 0
         self.results: dict[int, Any] = {}
         self.fakes: dict[int, torch.Tensor] = {}
         self.owners: dict[int, str] = {}
-        self.read: set[int] = set()
+        self.read: dict[int, torch.Tensor] = {}  # by identity; kept alive, so that no identity is used again
         self.model = self._twin(model, units)
 
     def _twin(self, model: nn.Module, units: Sequence[Unit]) -> nn.Module:
@@ -84,7 +86,7 @@ class _Recorder:
             self._note_read((args, kwargs))
             if unit.shape in self.results:
                 return self.results[unit.shape]
-            self.recording.calls[unit.shape] = (args, kwargs)
+            self.recording.calls[unit.shape] = _as_it_is_now(args, kwargs)
             with self._inside():
                 self.results[unit.shape] = original(twin, *args, **kwargs)
             return self.results[unit.shape]
@@ -100,7 +102,7 @@ class _Recorder:
             self.depth -= 1
 
     def _note_read(self, tree: Any) -> None:
-        self.read.update(id(leaf) for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor))
+        self.read.update({id(leaf): leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)})
 
     def _fake(self, tensor: torch.Tensor) -> torch.Tensor:
         if id(tensor) not in self.fakes:
@@ -130,10 +132,17 @@ class _Recorder:
                 return func(*args, **(kwargs or {}))
 
         # With gradients, so that the recorded calls say which of their tensors need one.
-        fake_args, fake_kwargs = pytree.tree_map_only(torch.Tensor, self._fake, (args, dict(kwargs)))
+        fake_args, fake_kwargs = copy_opaque((args, dict(kwargs)), self._fake)
         with torch.enable_grad(), self.symbols.mode, Outside():
             self._note_read(self.model(*fake_args, **fake_kwargs))
         for shape, result in self.results.items():
             tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
             unread = frozenset(i for i, tensor in enumerate(tensors) if id(tensor) not in self.read)
             self.recording.unread[shape] = unread
+
+
+def _as_it_is_now(args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A call whose Python objects keep the state they have before it; tracing says what it cannot copy."""
+    with suppress(TraceError):
+        args, kwargs = copy_opaque((args, kwargs))
+    return args, kwargs

@@ -118,7 +118,10 @@ class _Tracer:
     def _fake_input(self, number: int, tensor: torch.Tensor, dynamic: set[int]) -> torch.Tensor:
         fake = self.symbols.tensor(tensor, dynamic)
         self.symbols.bind(number, fake)
-        return fake.requires_grad_() if tensor.requires_grad and _is_float(fake) else fake
+        if not (tensor.requires_grad and _is_float(fake)):
+            return fake
+        with self.symbols.mode, torch.enable_grad():
+            return fake.requires_grad_().clone()  # no leaf: a block may write into its input
 
     def run(self) -> Traced:
         names = list({id(fake): name for name, fake in reversed(self.state.items())}.values())[::-1]

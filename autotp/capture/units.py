@@ -67,11 +67,12 @@ def _is_block(module: nn.Module) -> bool:
 
 
 def _others(module: nn.Module, path: str, blocks: set[str], split: frozenset[str]) -> Iterator[str]:
-    """Maximal modules with matrices that hold no block."""
+    """Maximal modules with matrices that hold no block, and nothing that is split."""
     if path in blocks or not has_matrix(module):
         return
     prefix = path + "." if path else ""
-    if path not in split and not any(block.startswith(prefix) for block in blocks) and not _is_container(module):
+    holds = any(inner.startswith(prefix) for inner in (*blocks, *split) if inner != path)
+    if path not in split and not holds and not _is_container(module):
         yield path
         return
     for name, child in module.named_children():
@@ -105,13 +106,11 @@ class _Shapes:
 
 
 def _positions(described: Sequence[Mapping[tuple[str, str], Any]]) -> set[tuple[str, str]]:
-    """Integer attributes that differ between siblings exactly as the siblings' places do."""
-    if len(described) < 2:
-        return set()
-    first = described[0]
+    """Integer attributes that differ between the siblings that have them exactly as these siblings' places do."""
     found = set()
-    for name, value in first.items():
-        if type(value) is int and all(facts.get(name) == value + i for i, facts in enumerate(described)):
+    for name in {name for facts in described for name in facts}:
+        values = [(i, facts[name]) for i, facts in enumerate(described) if name in facts]
+        if len(values) > 1 and all(type(value) is int for _, value in values) and len({v - i for i, v in values}) == 1:
             found.add(name)
     return found
 

@@ -257,9 +257,7 @@ def _cut(problem: _Problem) -> tuple[list[tuple[Version, torch.fx.Node]], set[Ve
             network.add_edge(_SAME, version)
         elif problem.scatters(version):
             # Where the gradient varies behind a collection, the collection's own backward scatters the sum.
-            network.add_edge(
-                _SAME, version, capacity=problem.cost("reduce_scatter", version[0], problem.factor.size)
-            )
+            network.add_edge(_SAME, version, capacity=problem.cost("reduce_scatter", version[0], problem.factor.size))
     for version, targets in consumers.items():
         _add_cost(network, problem, version, targets)
     _, (_, varying) = nx.minimum_cut(network, _SAME, _VARY)
@@ -275,10 +273,13 @@ def _cut(problem: _Problem) -> tuple[list[tuple[Version, torch.fx.Node]], set[Ve
 def _add_cost(network: Any, problem: _Problem, version: Version, targets: list[Version]) -> None:
     """One call for all consumers; less where it joins an enter that stands there already for the same consumers."""
     node = version[0]
-    if isinstance(node.meta["val"], (list, tuple)):
-        for target in targets:
-            network.add_edge(version, target)  # a list is no value: the sum goes to its items or to its source
-        return
+    written = problem.flow.written if node in problem.flow.written else frozenset()
+    barred = targets if isinstance(node.meta["val"], (list, tuple)) else [t for t in targets if t[0] in written]
+    for target in barred:
+        # A list is no value, and a step that writes in place or makes a view of what is written wants the memory itself:
+        # the sum goes before or behind them.
+        network.add_edge(version, target)
+    targets = [target for target in targets if target not in barred]
     groups: dict[frozenset[Factor], list[Version]] = {}
     for target in targets:
         groups.setdefault(problem.placed.get(version, {}).get(target[0], frozenset()), []).append(target)

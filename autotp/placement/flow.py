@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import torch
 
 from ..axes.facts import Fact
-from ..axes.layout import Cuts, Factor, Layout, Leaf, ProductLayout, SumLayout, layout_of
+from ..axes.layout import Cuts, Factor, Layout, Leaf, ProductLayout, SumLayout, is_even, layout_of
 from ..axes.term import Axis, axes_of_dims
 from ..errors import UnsoundPlanError
 from .typed import TypedGraph, cut_in, factors_in, is_parameter, needs_gradient
@@ -46,6 +46,7 @@ class Flow:
     gathers: dict[torch.fx.Node, frozenset[Axis]] = field(default_factory=dict)
     deferred: dict[torch.fx.Node, frozenset[Axis]] = field(default_factory=dict)
     gradient: frozenset[torch.fx.Node] = frozenset()
+    written: frozenset[torch.fx.Node] = frozenset()
 
     def use(self, consumer: torch.fx.Node, operand: torch.fx.Node) -> Use:
         return self.uses.get((consumer, operand), PLAIN)
@@ -68,7 +69,7 @@ def flow(typed: TypedGraph, cuts: Cuts, unread: frozenset[int] = frozenset()) ->
 
     Raises UnsoundPlanError, naming node and operator, where padding would be summed as if it were data.
     """
-    state = Flow(cuts, gradient=needs_gradient(typed))
+    state = Flow(cuts, gradient=needs_gradient(typed), written=typed.written())
     for node in typed.graph.nodes:
         if node.op == "output":
             _finish(typed, state, node, unread)
@@ -121,6 +122,8 @@ def _is_linear(state: Flow, fact: Fact, factor: Factor, held: frozenset[Axis]) -
     group = frozenset(i for i, operand in enumerate(fact.operands) if factor in state.partial[operand])
     if group not in fact.linear or factor in factors_in(held, state.cuts):
         return False
+    if any(fact.operands[i] in state.written for i in group):
+        return False  # what is written, and every view of it, is in the memory of one reduced value
     # A factor of the product that wants a gradient would have to sum it over the ranks: not worth the delay.
     return not any(i not in group and operand in state.gradient for i, operand in enumerate(fact.operands))
 
@@ -151,6 +154,10 @@ def _check_contraction(typed: TypedGraph, state: Flow, node: torch.fx.Node, cont
         return
     if not fact.linear:
         raise UnsoundPlanError(f"{node.name} ({node.target}) sums over a cut axis and adds something else in one step")
+    if not all(is_even(layout_of(term, {axis: state.cuts[axis] for axis in contracted})) for term in fact.contracts):
+        raise UnsoundPlanError(
+            f"{node.name} ({node.target}) sums over segments of which some are cut and some are whole"
+        )
     for axis in contracted:
         if state.cuts[axis].padded != axis.size and not _is_zero(typed, state, node, axis):
             raise UnsoundPlanError(

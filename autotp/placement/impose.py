@@ -11,6 +11,7 @@ from ..axes.layout import Cut, Layout, Leaf, SumLayout
 from ..axes.term import Axis, Product, Sum, Term, axes_of, axis, resolve
 from ..axes.unify import CannotUnify, unify
 from ..errors import UnsoundPlanError
+from .typed import is_parameter
 
 
 def impose(graph: torch.fx.Graph, typing: Typing, layouts: Mapping[str, Sequence[Layout]]) -> dict[Axis, Cut]:
@@ -29,6 +30,8 @@ def impose(graph: torch.fx.Graph, typing: Typing, layouts: Mapping[str, Sequence
                 )
             for term, layout in zip(typing.dims(node), own, strict=True):
                 wanted += [(name, *pair) for pair in _match(name, term, layout)]
+        elif is_parameter(node):  # a rank holds all of it
+            wanted += [(str(node.target), part, None) for term in typing.dims(node) for part in axes_of(term)]
     cuts: dict[Axis, Cut] = {}
     for name, term, cut in wanted:
         if cut is not None:

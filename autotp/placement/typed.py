@@ -28,10 +28,18 @@ class TypedGraph:
             nodes[node]: replace(fact, operands=tuple(nodes[operand] for operand in fact.operands))
             for node, fact in typing.facts.items()
         }
+        for node in [node for node in graph.nodes if "writes" in node.meta and node in nodes]:
+            nodes[node].meta["writes"] = tuple(nodes[shared] for shared in node.meta["writes"] if shared in nodes)
         return cls(copied, facts)
+
+    def written(self) -> frozenset[torch.fx.Node]:
+        """Values in memory that some node writes into: whoever reads one must read that memory, and no sum of it."""
+        return frozenset(shared for node in self.graph.nodes for shared in node.meta.get("writes", ()))
 
     def replace_uses(self, node: torch.fx.Node, value: torch.fx.Node) -> None:
         """Let everything that reads a node read another value instead, that value itself excepted."""
+        for writer in [writer for writer in self.graph.nodes if node in writer.meta.get("writes", ())]:
+            writer.meta["writes"] = (*writer.meta["writes"], value)
         users = [user for user in node.users if user is not value]
         for user in users:
             user.replace_input_with(node, value)

@@ -87,7 +87,7 @@ class Sizing:
         values = [node.meta.get("val") for node in graph.nodes]
         for value in (value for value in values if isinstance(value, torch.Tensor)):
             for dim, size in enumerate(value.shape):
-                symbols = set() if isinstance(size, int) else size.node.expr.free_symbols
+                symbols: set[Any] = set() if isinstance(size, int) else size.node.expr.free_symbols
                 for symbol in sorted(symbols, key=str):
                     letter = self.LETTERS[min(dim, len(self.LETTERS) - 1)]
                     self.letters.setdefault(symbol, sympy.Symbol(letter, positive=True, integer=True))

@@ -50,8 +50,9 @@ def make_compilers(plan: Plan, found: Survey | None, rules: tuple[Path, ...] = (
     for unit in plan.units:
         shape = None if found is None else next((u.shape for u in found.units if u.path in unit.instances), None)
         varying = found.varying[shape] if found is not None and shape in found.varying else VaryingDims()
-        unread = found.traced[shape].unread if found is not None and shape in found.traced else frozenset()
-        compilers[unit] = Compiler(unit.layouts(), weigher, unit.collected, varying, unread, rules)
+        traced = found.traced.get(shape) if found is not None and shape is not None else None
+        unread = traced.unread if traced is not None else frozenset()
+        compilers[unit] = Compiler(unit.layouts(), weigher, unit.collected, varying, unread, rules, traced)
     return compilers
 
 

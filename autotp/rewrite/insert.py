@@ -74,7 +74,7 @@ class _Inserter:
         enter = self.entered.get((consumer, operand))
         if enter is not None:
             of = "parameter" if is_parameter(operand) else "activation"
-            value = self._entered(value, enter.over, of)
+            value = self._entered(value, enter.over, of, consumer if operand in flow.written else None)
         if use.take:
             value = self._taken(value, operand, use.take)
         if consumer.op == "output" and operand in self.leaving:
@@ -85,10 +85,17 @@ class _Inserter:
             value = self._deferred(value, operand, flow.deferred[operand])
         return value
 
-    def _make(self, key: Any, value: torch.fx.Node, function: Callable[..., Any], inserted: Inserted) -> torch.fx.Node:
-        """One node per key, right after the value it is made from."""
+    def _make(
+        self,
+        key: Any,
+        value: torch.fx.Node,
+        function: Callable[..., Any],
+        inserted: Inserted,
+        before: torch.fx.Node | None = None,
+    ) -> torch.fx.Node:
+        """One node per key, right after the value it is made from, or right before another node."""
         if key not in self.made:
-            with self.graph.inserting_after(value):
+            with self.graph.inserting_after(value) if before is None else self.graph.inserting_before(before):
                 node = self.graph.call_function(function, (value, self.ranks))
             node.meta = {"val": value.meta["val"], "collective": inserted}
             self.made[key] = node
@@ -102,13 +109,17 @@ class _Inserter:
 
         return self._make((value, over), value, reduce, Inserted("all_reduce", "forward", "activation", factors))
 
-    def _entered(self, value: torch.fx.Node, over: frozenset[Any], of: str) -> torch.fx.Node:
+    def _entered(
+        self, value: torch.fx.Node, over: frozenset[Any], of: str, before: torch.fx.Node | None = None
+    ) -> torch.fx.Node:
         factors = ordered(over)
 
         def enter(value: torch.Tensor, ranks: Any) -> torch.Tensor:
             return collectives.enter(value, ranks, factors, of)
 
-        return self._make((value, over, of), value, enter, Inserted("all_reduce", "backward", of, factors))
+        # A value that is written in place must not have a view from before the write: each consumer gets its own.
+        inserted = Inserted("all_reduce", "backward", of, factors)
+        return self._make((value, over, of, before), value, enter, inserted, before)
 
     def _left(self, value: torch.fx.Node, over: frozenset[Any]) -> torch.fx.Node:
         factors = ordered(over)

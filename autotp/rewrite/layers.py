@@ -93,9 +93,9 @@ def mask_lookups(graph: torch.fx.Graph, layouts: Mapping[str, Sequence[Layout]],
         if node.target is not aten.embedding.default:
             continue
         weight = node.args[0]
-        while weight.op != "get_attr":  # an inserted collective
+        while "collective" in weight.meta:
             weight = weight.args[0]
-        rows = layouts.get(str(weight.target), (None,))[0]
+        rows = layouts.get(str(weight.target), (None,))[0] if weight.op == "get_attr" else None
         if rows is None or is_whole(rows):
             continue
         padding_row = node.args[2] if len(node.args) > 2 else -1

@@ -43,7 +43,10 @@ def skeleton(module: nn.Module) -> nn.Module:
 
 @dataclass
 class Compiler:
-    """Makes and keeps the programs of all units of one structure. Programs do not depend on the rank."""
+    """Makes and keeps the programs of all units of one structure. Programs do not depend on the rank.
+
+    The trace that the plan was made from, `surveyed`, serves the first call that is like it.
+    """
 
     layouts: Mapping[str, tuple[Layout, ...]]
     price: Price
@@ -51,6 +54,7 @@ class Compiler:
     varying: VaryingDims = field(default_factory=VaryingDims)
     unread: frozenset[int] = frozenset()
     rules: tuple[Path, ...] = ()
+    surveyed: Traced | None = None
     programs: dict[Any, list[tuple[Traced, Program]]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -72,9 +76,19 @@ class Compiler:
                     return traced, program
         return None
 
-    def _new(self, call: UnitForward, site: CallSite) -> tuple[Traced, Program]:
+    def _surveyed_for(self, call: UnitForward, site: CallSite) -> Traced | None:
+        known, self.surveyed = self.surveyed, None
+        fits = (
+            known is not None and known.shared and known.site.key == site.key and known.valid_for(site, call.positions)
+        )
+        return known if fits else None
+
+    def _trace(self, call: UnitForward, site: CallSite) -> Traced:
         self.varying.observe(site)
-        traced = trace(call.current_structure(), call.unit, site, self.varying, self.unread)
+        return trace(call.current_structure(), call.unit, site, self.varying, self.unread)
+
+    def _new(self, call: UnitForward, site: CallSite) -> tuple[Traced, Program]:
+        traced = self._surveyed_for(call, site) or self._trace(call, site)
         mark_collected(traced.graph, self.collected)
         typing = infer(traced.graph, operator_rules(self.rules))
         cuts = impose(traced.graph, typing, self.layouts)

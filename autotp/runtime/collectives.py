@@ -8,7 +8,7 @@ import torch
 
 from ..axes.layout import Factors, Layout, peers
 from .ranks import Ranks
-from .slices import join, take
+from .slices import count_once, join, take
 
 
 class _Enter(torch.autograd.Function):
@@ -68,7 +68,7 @@ class _Gather(torch.autograd.Function):
         def part(rank: int) -> torch.Tensor:
             layouts: list[Layout | None] = [None] * gradient.dim()
             layouts[ctx.dim] = ctx.layout
-            return take(gradient, layouts, rank)
+            return count_once(take(gradient, layouts, rank), ctx.dim, ctx.layout, rank)
 
         if ctx.summed == ctx.factors:
             parts = [part(rank) for rank in peers(ctx.ranks.rank, ctx.factors)]

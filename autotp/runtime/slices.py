@@ -14,6 +14,8 @@ from ..axes.layout import (
     Leaf,
     SumLayout,
     coordinate,
+    factors_of,
+    is_even,
     is_padded,
     is_whole,
     local_indices,
@@ -74,7 +76,7 @@ def padding(layout: Layout, rank: int) -> torch.Tensor:
 
 def join(parts: Sequence[torch.Tensor], dim: int, layout: Layout, factors: Factors, rank: int) -> torch.Tensor:
     """Put the parts of all ranks along some factors together again along one dim; `rank` is any of them."""
-    if isinstance(layout, Leaf):
+    if isinstance(layout, Leaf) and layout.cut is not None and layout.cut.over == factors:
         return torch.cat(list(parts), dim).narrow(dim, 0, layout.size)
     shape = list(parts[0].shape)
     shape[dim] = layout.size
@@ -84,6 +86,26 @@ def join(parts: Sequence[torch.Tensor], dim: int, layout: Layout, factors: Facto
         source = part if len(local) == part.shape[dim] else part.index_select(dim, local.to(part.device))
         value = value.index_copy(dim, places.to(part.device), source)
     return value
+
+
+def count_once(gradient: torch.Tensor, dim: int, layout: Layout, rank: int) -> torch.Tensor:
+    """A local gradient that counts once over all ranks: segments that are whole beside cut ones on the first rank only."""
+    if is_even(layout):
+        return gradient
+    assert not isinstance(layout, Leaf)
+    if isinstance(layout, SumLayout):
+        parts = []
+        for part, own in zip(
+            gradient.split([part.local_size for part in layout.parts], dim), layout.parts, strict=True
+        ):
+            first = all(factor.coordinate(rank) == 0 for factor in factors_of(layout) - factors_of(own))
+            parts.append(count_once(part, dim, own, rank) if first else torch.zeros_like(part))
+        return torch.cat(parts, dim)
+    sizes = [-1 if part.size >= SYMBOLIC else part.local_size for part in layout.parts]
+    gradient = gradient.unflatten(dim, sizes)
+    for i, part in enumerate(layout.parts):
+        gradient = count_once(gradient, dim + i, part, rank)
+    return gradient.flatten(dim, dim + len(sizes) - 1)
 
 
 class _KeepPaddingZero(torch.autograd.Function):

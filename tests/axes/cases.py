@@ -1,7 +1,7 @@
 """What the operator rules are proved on: one line a case.
 
 A case writes its operands as text, one group of dims per operand: `(a b)` is a product, `[a b]` a sum, a number a fixed
-size. Small letters must be proved to be cuttable, capitals must stay whole. A function may ask for the sizes of letters
+size. Small letters must be proved to be cuttable, capitals need not. A function may ask for the sizes of letters
 by keyword.
 """
 
@@ -50,6 +50,10 @@ def zeros_and_ones(shape: Sequence[int], generator: torch.Generator) -> torch.Te
     return flags(shape, generator).double()
 
 
+def ones(shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+    return torch.ones(shape, dtype=torch.int64)
+
+
 def numbers(below: int) -> Values:
     return lambda shape, generator: torch.randint(0, below, shape, generator=generator)
 
@@ -58,12 +62,11 @@ def numbers(below: int) -> Values:
 class Subject:
     """A case with concrete operands, and the sizes of the axes of every dim that must be proved to be cuttable.
 
-    `differentiable` are the operands with gradients, `free` those of them that may be inputs or partial sums.
+    `free` are the operands that may also be whole inputs or partial sums.
     """
 
     function: Function
     operands: list[torch.Tensor]
-    differentiable: list[int]
     free: list[int]
     wanted: list[list[list[int]]]
 
@@ -73,7 +76,7 @@ class Case:
     """An operator, the text of its operands, a call of it, what the operands hold, and the sizes of some letters.
 
     `padded` says that the small letters are cuttable also over ranks that do not divide their sizes, `joined` that
-    the segments of a sum are cut together, `tables` are operands that are parameters and nothing else.
+    the segments of a sum are cut together, `tables` are operands that must be parameters.
     """
 
     name: str
@@ -100,9 +103,8 @@ class Case:
         wanted = [[[sizes[a] for a in _atoms(dim) if a.islower() and sizes[a] > 1] for dim in own] for own in dims]
         parameters = inspect.signature(self.function).parameters.values() if inspect.isfunction(self.function) else ()
         keywords = {p.name: sizes[p.name] for p in parameters if p.kind is p.KEYWORD_ONLY and p.name in sizes}
-        smooth = [i for i, operand in enumerate(operands) if is_differentiable(operand)]
-        free = [i for i in smooth if i not in self.tables]
-        return Subject(lambda *values: self.function(*values, **keywords), operands, smooth, free, wanted)
+        free = [i for i, operand in enumerate(operands) if is_differentiable(operand) and i not in self.tables]
+        return Subject(lambda *values: self.function(*values, **keywords), operands, free, wanted)
 
 
 def _parse(text: str) -> list[Part]:
@@ -248,7 +250,7 @@ VIEWS = [
         lambda x, n, *, A: x.repeat_interleave(n + 1, 0, output_size=A),
         [normal, numbers(1)],
     ),
-    Case("aten.repeat_interleave", "A", lambda n, *, A: torch.repeat_interleave(n + 1, output_size=A), [numbers(1)]),
+    Case("aten.repeat_interleave", "A", lambda n, *, A: torch.repeat_interleave(n, output_size=A), [ones]),
     Case("aten.repeat", "a b", lambda x: x.repeat(3, 1, 2)),
     Case("aten.repeat", "a b, c (d a) b", lambda x, y, *, c, d: x.repeat(c, d, 1) * y),
     Case("aten.tile", "a b", lambda x: x.tile(3)),
@@ -362,9 +364,10 @@ REDUCTIONS = [
 ]
 
 TABLE: dict[str, Any] = {"tables": [1]}
+ROWS = {"a": 9, "v": 5}
 LOOKUPS = [
     Case("aten.embedding", "a b, v w", functional.embedding, [numbers(2)], **TABLE),
-    Case("aten.embedding", "a, v w", functional.embedding, [numbers(5)], {"a": 9, "v": 5}, **TABLE),
+    Case("aten.embedding", "a, v w", functional.embedding, [numbers(5)], ROWS, **TABLE),
     *(
         Case(
             "aten.embedding",
@@ -453,25 +456,27 @@ CONTRACTIONS = [
 ]
 
 
-def attend(*operands: torch.Tensor, **options: Any) -> torch.Tensor:
-    return functional.scaled_dot_product_attention(*operands, **options)
+def attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None, **options: Any
+) -> torch.Tensor:
+    return functional.scaled_dot_product_attention(q, k, v, mask, **options)
 
 
-GROUPED = "b (g r) S D, b g T D, b g T e"
+GROUPED = "b (g r) s D, b g T D, b g T e"
 ATTENTION = [
     Case("aten.scaled_dot_product_attention", text, lambda *x, options=options: attend(*x, **options), values)
     for text, options, values in (
-        ("b h S D, b h T D, b h T e", {}, ()),
-        ("h S D, h T D, h T e", {}, ()),
+        ("b h s D, b h T D, b h T e", {}, ()),
+        ("h s D, h T D, h T e", {}, ()),
         ("b h T D, b h T D, b h T e", {"is_causal": True, "scale": 0.3}, ()),
-        ("b h S D, b h T D, b h T e, S T", {}, ()),
-        ("b h S D, b h T D, b h T e, b 1 S T", {}, ()),
-        ("b h S D, b h T D, b h T e, 1 h 1 T", {}, ()),
-        ("b h S D, b 1 T D, b 1 T e", {}, ()),
+        ("b h s D, b h T D, b h T e, s T", {}, ()),
+        ("b h s D, b h T D, b h T e, b 1 s T", {}, ()),
+        ("b h s D, b h T D, b h T e, 1 h 1 T", {}, ()),
+        ("b h s D, b 1 T D, b 1 T e", {}, ()),
         (GROUPED, {"enable_gqa": True}, ()),
-        (GROUPED, {"enable_gqa": True, "is_causal": True}, ()),
-        (f"{GROUPED}, b 1 S T", {"enable_gqa": True}, ()),
-        (f"{GROUPED}, (g r) S T", {"enable_gqa": True}, ()),
+        ("b (g r) T D, b g T D, b g T e", {"enable_gqa": True, "is_causal": True}, ()),
+        (f"{GROUPED}, b 1 s T", {"enable_gqa": True}, ()),
+        (f"{GROUPED}, (g r) s T", {"enable_gqa": True}, ()),
     )
 ]
 
@@ -552,7 +557,7 @@ def attended_in_groups(
 ) -> torch.Tensor:
     """Grouped attention: r query heads share a key head."""
     q, k, v = (functional.linear(x, w).unflatten(-1, (-1, d)).transpose(1, 2) for w in (wq, wk, wv))
-    return functional.linear(scores(q, repeated(k, r), repeated(v, r)), out)
+    return functional.linear(scores_in_groups(q, k, v, r=r), out)
 
 
 def scanned(x: torch.Tensor, kernel: torch.Tensor, decay: torch.Tensor, out: torch.Tensor, *, c: int) -> torch.Tensor:
@@ -560,6 +565,16 @@ def scanned(x: torch.Tensor, kernel: torch.Tensor, decay: torch.Tensor, out: tor
     x = functional.silu(functional.conv1d(x, kernel, padding=1, groups=c))[..., : x.shape[-1]]
     states = (x[:, :, None] * torch.exp(-torch.exp(decay))[None, :, :, None]).cumsum(-1)
     return functional.linear(states.sum(2).transpose(1, 2), out)
+
+
+def transformed(
+    x: torch.Tensor, up: torch.Tensor, a: torch.Tensor, down: torch.Tensor, b: torch.Tensor
+) -> torch.Tensor:
+    return functional.linear(functional.linear(x, up, a).relu(), down, b)
+
+
+def scores_in_groups(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, r: int) -> torch.Tensor:
+    return scores(q, repeated(k, r), repeated(v, r))
 
 
 def normalised_heads(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -571,7 +586,7 @@ MODELS = [
     Case(
         "MLP with biases",
         "b x, i x, i, o i, o",
-        lambda x, u, a, w, b: functional.linear(functional.linear(x, u, a).relu(), w, b),
+        transformed,
     ),
     Case("two matrices as given", "b x, x i, i o", lambda x, up, down: functional.gelu(x @ up) @ down),
     Case("exponent before a sum", "a", lambda x: x.exp().sum(-1), padded=False),
@@ -582,7 +597,7 @@ MODELS = [
     Case(
         "grouped attention by hand",
         "b (g r) s d, b g T d, b g T e",
-        lambda q, k, v, *, r: scores(q, repeated(k, r), repeated(v, r)),
+        scores_in_groups,
     ),
     Case("rotary halves", "b h s [d d], s [d d], s [d d]", rotated_halves),
     Case("rotary pairs", "b h s (d 2), s (d 2), s (d 2)", rotated_pairs),

@@ -73,7 +73,7 @@ class Captured:
     def operators(self) -> frozenset[str]:
         """Names of all operators in the graph."""
         calls = [node for node in self.traced.graph.nodes if node.op == "call_function"]
-        return frozenset(Call(node, self.typing.facts, Sizes()).name for node in calls)
+        return frozenset(Call(node, dict(self.typing.facts), Sizes()).name for node in calls)
 
     def terms(self, operand: int) -> list[list[Axis]]:
         """The axes of each dim of a parameter, major to minor."""
@@ -270,9 +270,10 @@ def is_differentiable(value: torch.Tensor) -> bool:
 def _same(found: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor], where: str) -> None:
     assert len(found) == len(wanted), f"{where}s: {len(found)} instead of {len(wanted)}"
     for number, (one, other) in enumerate(zip(found, wanted, strict=True)):
-        torch.testing.assert_close(
-            one, other, rtol=TOLERANCE, atol=TOLERANCE, msg=lambda text, n=number: f"{where} {n}: {text}"
-        )
+        try:
+            torch.testing.assert_close(one, other, rtol=TOLERANCE, atol=TOLERANCE)
+        except AssertionError as error:
+            raise AssertionError(f"{where} {number}: {error}") from None
 
 
 # -- what the facts claim of single operators ---------------------------------------------------------------------

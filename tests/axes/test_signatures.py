@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -49,9 +48,9 @@ def folder(tmp_path: Path, text: str) -> Path:
 
 
 @pytest.fixture
-def operands() -> Iterator[list[torch.Tensor]]:
+def operands() -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
-    yield [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((3, 4), (4, 5))]
+    return [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((3, 4), (4, 5))]
 
 
 # -- signatures ----------------------------------------------------------------------------------------------------
@@ -179,11 +178,15 @@ def test_a_folder_without_operators_changes_nothing(tmp_path: Path) -> None:
         ('[aten]\nmm = "n k, k m"', "aten.mm: the signature 'n k, k m' needs exactly one '->'"),
         ('[aten]\nmm = { signature = "n k, k m -> n m", whole = "o" }', "aten.mm: 'whole' names 'o'"),
         ("[aten]\nmm = ", "Invalid value (at end of document)"),
-        ("[aten]\nmm = 3", "aten.mm"),
-        ('aten = "mm"', "aten"),
-        ('[aten]\npointwise = ["add"]', "aten.pointwise"),
-        ('[aten.pointwise]\nother = "add"', "aten.pointwise"),
-        ("[aten]\nmm = { signature = 3 }", "aten.mm"),
+        ("[aten]\nmm = 3", "aten.mm is 3, which should be text or a table"),
+        ("[aten]\nmm = { signature = 3 }", "signature of aten.mm is 3, which should be text"),
+        (
+            '[aten]\nmm = { signature = "n k, k m -> n m", attends = "no" }',
+            "attends of aten.mm is 'no', which should be true",
+        ),
+        ('aten = "mm"', "aten is 'mm', which should be a table such as [aten]"),
+        ('[aten]\npointwise = ["add"]', "aten.pointwise is ['add'], which should be a table such as [aten.pointwise]"),
+        ('[aten.pointwise]\nother = "add"', "aten.pointwise.other is 'add', which should be a list"),
     ],
 )
 def test_a_typo_names_the_file_and_the_entry(tmp_path: Path, text: str, reason: str) -> None:

@@ -150,7 +150,7 @@ def test_a_term_may_not_contain_itself() -> None:
 
 
 def test_a_term_is_equal_to_itself() -> None:
-    a = axis(6)
+    a = Axis(6)
     unify(a, Product((ONE, a)))
     assert a.bound is None
 

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 
 import pytest
 import torch
 
 import autotp
+from autotp.verify import Verifier
+
+
+@functools.lru_cache(maxsize=1)
+def verifier(name: str) -> Verifier:
+    torch.manual_seed(0)
+    model, example = importlib.import_module(f"examples.{name}").build()
+    return Verifier(model, example=example)
 
 
 @pytest.mark.parametrize("tp", [2, 3, 4, 8])
 @pytest.mark.parametrize("name", ["nano_gpt", "mlp_classifier", "two_towers"])
 def test_example_equals_the_dense_model(name: str, tp: int) -> None:
-    torch.manual_seed(0)
-    model, example = importlib.import_module(f"examples.{name}").build()
-    report = autotp.verify(model, tp, example=example)
+    report = verifier(name).verify(tp)
     report.raise_for_failure()
     whole, local = report.elements
     assert local < whole * {2: 0.7, 3: 0.62, 4: 0.55, 8: 0.5}[tp]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import importlib
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import autotp
 from autotp.checkpoint.full import state_of
@@ -15,6 +18,9 @@ from autotp.huggingface.models import build_model
 from autotp.runtime.launch import run_ranks
 from autotp.verify import Float64, planned_collectives
 from tests.families import FAMILIES
+
+
+EXAMPLES = ("nano_gpt", "mlp_classifier", "two_towers")
 
 
 @dataclass(frozen=True)
@@ -36,25 +42,22 @@ def compare_families(names: list[str]) -> list[Outcome]:
 
 def compare(name: str) -> Outcome:
     torch.manual_seed(0)
-    dense = build_model(FAMILIES[name].config(), meta=False).double().eval()
-    for parameter in dense.parameters():
-        torch.nn.init.normal_(parameter, std=0.2)
-    inputs = example(dense)
+    dense, args, kwargs = model_and_inputs(name)
     parallel = copy.deepcopy(dense)
     with Float64():
-        expected = dense(**inputs)[0]
+        expected = first(dense(*args, **kwargs))
         expected.square().sum().backward()
-        autotp.parallelize(parallel)
+        autotp.parallelize(parallel, example=args or None)
         state = state_of(parallel)
         with state.ranks.logging() as log:
-            result = parallel(**inputs)[0]
+            result = first(parallel(*args, **kwargs))
             result.square().sum().backward()
     gradients, tensors = autotp.full_gradients(parallel), autotp.full_state_dict(parallel)
     true = {n: p.grad for n, p in dense.named_parameters(remove_duplicate=False) if p.grad is not None}
     largest = max(float(g.abs().max()) for g in true.values())
     return Outcome(
         name,
-        float((result - expected).abs().max() / expected.abs().max()),
+        float((result - expected).detach().abs().max() / expected.detach().abs().max()),
         max(difference(gradients[n], g, largest) for n, g in true.items()),
         max(float((tensors[n] - t).abs().max()) for n, t in dense.state_dict().items() if t.is_floating_point()),
         dict(Counter(f"{c.kind} {c.phase} {c.of}" for c in log.calls)),
@@ -62,10 +65,20 @@ def compare(name: str) -> Outcome:
     )
 
 
-def example(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    if model.config.model_type == "vit":
-        return {"pixel_values": torch.randn(2, 3, 32, 32, dtype=torch.float64)}
-    return {"input_ids": torch.randint(3, 250, (2, 11))}
+def model_and_inputs(name: str) -> tuple[nn.Module, tuple[torch.Tensor, ...], dict[str, torch.Tensor]]:
+    if name in EXAMPLES:
+        model, args = importlib.import_module(f"examples.{name}").build()
+        return model.double(), tuple(a.double() if a.is_floating_point() else a for a in args), {}
+    model = build_model(FAMILIES[name].config(), meta=False).double().eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.2)
+    if name == "vit":
+        return model, (), {"pixel_values": torch.randn(2, 3, 32, 32, dtype=torch.float64)}
+    return model, (), {"input_ids": torch.randint(3, 250, (2, 11))}
+
+
+def first(result: Any) -> torch.Tensor:
+    return result if isinstance(result, torch.Tensor) else result[0]
 
 
 def difference(found: torch.Tensor | None, true: torch.Tensor, largest: float) -> float:
@@ -76,8 +89,9 @@ def difference(found: torch.Tensor | None, true: torch.Tensor, largest: float) -
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_families_on_real_ranks(size: int) -> None:
-    everywhere = run_ranks(compare_families, size, list(FAMILIES), limit_s=600)
-    assert all(len(outcomes) == len(FAMILIES) for outcomes in everywhere)
+    names = [*FAMILIES, *EXAMPLES]
+    everywhere = run_ranks(compare_families, size, names, limit_s=600)
+    assert all([outcome.name for outcome in outcomes] == names for outcomes in everywhere)
     for outcome in (outcome for outcomes in everywhere for outcome in outcomes):
         assert outcome.output < 1e-9, outcome
         assert outcome.gradient < 1e-9, outcome

@@ -33,18 +33,21 @@ Spread: TypeAlias = Mapping[Axis, tuple[int, int]]
 
 
 def best_cuts(problem: UnitProblem, ranks: int, weigher: Weigher) -> tuple[int, float]:
-    """Parameter elements on a rank, and seconds of all collectives, of the best of all combinations."""
-    found = []
-    for combination in itertools.product(*([{}, *_all_spreads(p.axes, ranks)] for p in problem.proposals)):
-        cuts = _common_factors(combination)
-        if cuts is None:
-            continue
-        try:
-            placement = place(problem.graph, problem.typing, cuts, weigher.price, problem.unread)
-        except UnsoundPlanError:
-            continue
-        found.append((_elements(problem, cuts), weigher.seconds(placement)))
-    return min(found)
+    """Parameter elements on a rank, and seconds of all collectives, of the best combination that can be placed."""
+    by_elements: dict[int, list[dict[Axis, Cut]]] = {}
+    for cuts in all_cuts(problem, ranks):
+        by_elements.setdefault(_elements(problem, cuts), []).append(cuts)
+    for elements, candidates in sorted(by_elements.items()):  # what has more elements cannot be better
+        found = []
+        for cuts in candidates:
+            try:
+                placement = place(problem.graph, problem.typing, cuts, weigher.price, problem.unread)
+            except UnsoundPlanError:
+                continue
+            found.append(weigher.seconds(placement))
+        if found:
+            return elements, min(found)
+    raise AssertionError("nothing can be placed, not even the uncut unit")
 
 
 def all_cuts(problem: UnitProblem, ranks: int) -> Iterator[dict[Axis, Cut]]:

@@ -1,0 +1,520 @@
+"""Traces: what they are valid for, what falls back, what writes in place, and Python objects that a block calls.
+
+Every module here is run on simulated ranks as well, at several sizes, and compared with the whole one.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import autotp
+from autotp.api import examples_for
+from autotp.planner.make import make_plan
+from autotp.planner.plan import Plan
+from autotp.planner.survey import survey
+from autotp.rewrite.apply import apply_plan, make_compilers
+from autotp.rewrite.unit import Compiler
+from autotp.runtime.ranks import Ranks
+from autotp.runtime.simulate import simulate
+
+HIDDEN, INNER, HEADS = 16, 24, 4
+EXACT = 1e-12
+
+
+def values(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def leaf(*shape: int, seed: int = 0) -> torch.Tensor:
+    """An input that wants a gradient, as what a block is given does: the first block is called like the others then."""
+    return values(*shape, seed=seed).requires_grad_()
+
+
+class Block(nn.Module):
+    """A residual MLP; the variants put something into it."""
+
+    def __init__(self, index: int = 0) -> None:
+        super().__init__()
+        self.index = index
+        self.up, self.down = nn.Linear(HIDDEN, INNER), nn.Linear(INNER, HIDDEN)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(self.inner(self.up(x)))
+
+    def inner(self, y: torch.Tensor) -> torch.Tensor:
+        return y.relu()
+
+
+class Stack(nn.Module):
+    def __init__(self, kind: Callable[[int], nn.Module], count: int = 2) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(kind(i) for i in range(count))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+class Cut:
+    """A model, its plan for some ranks, and the programs that its units needed."""
+
+    def __init__(self, model: nn.Module, example: Any, tp: int = 2) -> None:
+        torch.manual_seed(0)
+        self.model = model.double()
+        found = survey(self.model, examples_for(self.model, example))
+        self.failures, self.traced = found.failures, found.traced
+        self.plan: Plan = make_plan(self.model, found, tp)
+        self.compilers: dict[Any, Compiler] = dict(make_compilers(self.plan, found))
+
+    def programs(self) -> int:
+        return sum(len(programs) for compiler in self.compilers.values() for programs in compiler.programs.values())
+
+    def cut(self) -> set[str]:
+        """Full names of the parameters of which a rank holds a part."""
+        return {
+            f"{path}.{name}".lstrip(".")
+            for unit in self.plan.units
+            for path in unit.instances
+            for name in unit.layouts()
+        }
+
+    def assert_same(self, run: Callable[[nn.Module], Iterable[torch.Tensor]]) -> None:
+        """Running something gives the same tensors and gradients on every rank as on the whole model."""
+
+        def both(model: nn.Module) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+            results = list(run(model))
+            sum(((r * values(*r.shape, seed=7)).sum() for r in results), start=torch.zeros(())).backward()
+            return [r.detach() for r in results], []
+
+        whole = copy.deepcopy(self.model)
+        results, _ = both(whole)
+        gradients = {name: parameter.grad for name, parameter in whole.named_parameters()}
+
+        def on_rank(ranks: Ranks) -> tuple[list[torch.Tensor], dict[str, Any]]:
+            parallel = apply_plan(copy.deepcopy(self.model), self.plan, ranks, self.compilers)
+            return both(parallel)[0], autotp.full_gradients(parallel)
+
+        for own, own_gradients in simulate(self.plan.tp, on_rank):
+            for found, true in zip(own, results, strict=True):
+                torch.testing.assert_close(found, true, rtol=EXACT, atol=EXACT)
+            for name, gradient in gradients.items():
+                torch.testing.assert_close(own_gradients[name], gradient, rtol=EXACT, atol=EXACT)
+
+
+def weights(count: int, *names: str) -> set[str]:
+    return {f"blocks.{i}.{name}" for i in range(count) for name in names}
+
+
+MLP = ("up.weight", "up.bias", "down.weight")
+
+
+# -- one trace for many --------------------------------------------------------------------------------------------
+
+
+def test_equal_blocks_and_sizes_share_one_program() -> None:
+    cut = Cut(Stack(Block, 4), values(2, 3, HIDDEN))
+    cut.assert_same(lambda model: [model(leaf(b, 3, HIDDEN)) for b in (2, 5, 3)])
+    assert cut.cut() == weights(4, *MLP)
+    assert cut.programs() == 1
+
+
+def test_a_block_whose_input_wants_no_gradient_has_a_program_of_its_own() -> None:
+    cut = Cut(Stack(Block, 4), values(2, 3, HIDDEN))
+    cut.assert_same(lambda model: [model(values(2, 3, HIDDEN))])
+    assert cut.programs() == 2
+
+
+def test_a_size_that_turns_out_to_vary_is_traced_once_more() -> None:
+    cut = Cut(Stack(Block), values(2, 3, HIDDEN))
+    cut.assert_same(lambda model: [model(leaf(2, s, HIDDEN)) for s in (3, 5, 9, 4)])
+    assert cut.programs() == 2
+
+
+class ScaledByPlace(Block):
+    """Uses its index in arithmetic: the trace of one block is no trace of the other."""
+
+    def inner(self, y: torch.Tensor) -> torch.Tensor:
+        return y.relu() / (self.index + 1)
+
+
+class BranchesByPlace(Block):
+    def inner(self, y: torch.Tensor) -> torch.Tensor:
+        return y.relu() if self.index % 2 == 0 else y.tanh()
+
+
+@pytest.mark.parametrize("kind", [ScaledByPlace, BranchesByPlace])
+def test_a_block_that_computes_with_its_place_is_traced_for_each_place(kind: Callable[[int], nn.Module]) -> None:
+    cut = Cut(Stack(kind, 3), values(2, 3, HIDDEN))
+    assert [traced.shared for traced in cut.traced.values()] == [False]
+    cut.assert_same(lambda model: [model(values(2, 3, HIDDEN))])
+    assert cut.cut() == weights(3, *MLP)
+    assert cut.programs() == 3
+
+
+def test_a_block_that_does_not_use_its_place_is_traced_once() -> None:
+    cut = Cut(Stack(Block, 3), values(2, 3, HIDDEN))
+    assert [traced.shared for traced in cut.traced.values()] == [True]
+
+
+# -- guards --------------------------------------------------------------------------------------------------------
+
+
+class BranchesByLength(Block):
+    """A different function of short and of long sequences."""
+
+    def inner(self, y: torch.Tensor) -> torch.Tensor:
+        return y.relu() if y.shape[1] > 4 else y.tanh() * 2
+
+
+def test_a_call_that_breaks_a_guard_is_traced_anew() -> None:
+    cut = Cut(Stack(BranchesByLength), values(2, 3, HIDDEN))
+    cut.assert_same(lambda model: [model(values(2, s, HIDDEN)) for s in (3, 6, 4, 5, 2, 8)])
+    assert cut.cut() == weights(2, *MLP)
+
+
+class BranchesByMode(Block):
+    def inner(self, y: torch.Tensor) -> torch.Tensor:
+        return y.relu() if self.training else y.tanh()
+
+
+def test_training_and_evaluation_have_programs_of_their_own() -> None:
+    cut = Cut(Stack(BranchesByMode).eval(), values(2, 3, HIDDEN))
+    x = leaf(2, 3, HIDDEN)
+    cut.assert_same(lambda model: [model.eval()(x), model.train()(x), model.eval()(x)])
+    assert cut.programs() == 2
+
+
+class WithOptional(Block):
+    """An argument that may be absent, and a flag."""
+
+    def forward(self, x: torch.Tensor, bias: torch.Tensor | None = None, twice: bool = False) -> torch.Tensor:
+        y = self.up(x)
+        y = (y if bias is None else y + bias).relu()
+        return x + self.down(y + y if twice else y)
+
+
+def test_every_kind_of_call_has_a_program_of_its_own() -> None:
+    cut = Cut(WithOptional(), values(2, 3, HIDDEN))
+    x, bias = values(2, 3, HIDDEN), values(INNER, seed=3)
+    cut.assert_same(lambda model: [model(x), model(x, bias), model(x, twice=True), model(x, bias=bias, twice=True)])
+    assert cut.programs() == 4
+
+
+# -- fallback ------------------------------------------------------------------------------------------------------
+
+
+class BranchesByValue(Block):
+    """Its Python looks at a number of a tensor."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x if x.sum().item() > 0 else -x)
+
+
+def test_a_block_that_looks_at_a_value_stays_whole_and_the_plan_says_why() -> None:
+    cut = Cut(Stack(BranchesByValue), values(2, 3, HIDDEN))
+    assert not cut.cut()
+    reasons = {parameter.name: parameter.reason for parameter in cut.plan.outside}
+    assert reasons.keys() == {name for name, _ in cut.model.named_parameters()}
+    assert all("cannot run on fake tensors: GuardOnDataDependentSymNode" in reason for reason in reasons.values())
+    cut.assert_same(lambda model: [model(values(2, 3, HIDDEN)), model(-values(2, 3, HIDDEN))])
+
+
+class Counted:
+    """Something that a block marks."""
+
+    count = 0
+
+
+class MarksItsArgument(nn.Module):
+    """It sets an attribute of an argument, so it cannot be traced; the MLP inside of it can."""
+
+    def __init__(self, index: int = 0) -> None:
+        super().__init__()
+        self.index, self.mlp, self.gate = index, Block(index), nn.Parameter(torch.randn(HIDDEN, HIDDEN) / 4)
+
+    def forward(self, x: torch.Tensor, marked: Counted) -> torch.Tensor:
+        marked.count += 1
+        return self.mlp(x @ self.gate) * marked.count
+
+
+class Marking(Stack):
+    def forward(self, x: torch.Tensor, marked: Counted | None = None) -> torch.Tensor:
+        marked = marked or Counted()
+        for block in self.blocks:
+            x = block(x, marked)
+        return x
+
+
+def test_a_block_that_cannot_be_traced_falls_to_its_children() -> None:
+    cut = Cut(Marking(MarksItsArgument), (values(2, 3, HIDDEN), Counted()))
+    assert cut.failures.keys() == {"blocks.0", "blocks.1"}
+    assert cut.cut() == weights(2, *(f"mlp.{name}" for name in MLP))
+    reason = "the block sets the attribute 'count' of an argument of type Counted"
+    outside = {parameter.name: parameter.reason for parameter in cut.plan.outside}
+    assert outside == {"blocks.0.gate": reason, "blocks.1.gate": reason}
+    cut.assert_same(lambda model: [model(values(2, n, HIDDEN)) for n in (3, 5)])
+
+
+class OuterReadsAValue(Stack):
+    """The Python around the blocks looks at a value: no call of a block can be recorded."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x if x.sum().item() > 0 else -x)
+
+
+def test_a_model_whose_outer_python_needs_values_stays_whole_and_right() -> None:
+    cut = Cut(OuterReadsAValue(Block), values(2, 3, HIDDEN))
+    assert not cut.cut()
+    assert {parameter.name for parameter in cut.plan.outside} == {name for name, _ in cut.model.named_parameters()}
+    assert all("fake tensors" in parameter.reason for parameter in cut.plan.outside)
+    cut.assert_same(lambda model: [model(values(2, 3, HIDDEN)), model(-values(2, 3, HIDDEN))])
+
+
+class NeverCalled(Stack):
+    def __init__(self) -> None:
+        super().__init__(Block)
+        self.spare = nn.Linear(HIDDEN, HIDDEN)
+
+
+def test_what_the_example_never_calls_stays_whole_and_the_plan_says_so() -> None:
+    cut = Cut(NeverCalled(), values(2, 3, HIDDEN))
+    outside = {parameter.name: parameter.reason for parameter in cut.plan.outside}
+    assert outside == dict.fromkeys(("spare.weight", "spare.bias"), "the example inputs never call it")
+    assert cut.cut() == weights(2, *MLP)
+
+
+# -- writing in place ----------------------------------------------------------------------------------------------
+
+
+class AddsInPlace(Block):
+    def inner(self, y: torch.Tensor) -> torch.Tensor:
+        z = y * 3
+        z += y.tanh()
+        z.mul_(2)
+        return z
+
+
+class AddsToTheResidual(Block):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.down(self.up(x).relu())
+        y += x
+        return y
+
+
+class WritesASlice(Block):
+    """Some positions of the sequence are replaced."""
+
+    def inner(self, y: torch.Tensor) -> torch.Tensor:
+        z = torch.zeros_like(y)
+        z[:, :2] = y[:, 1:3]
+        return z + y
+
+
+class CopiesIntoASlice(Block):
+    def inner(self, y: torch.Tensor) -> torch.Tensor:
+        z = y * 2
+        z[:, 1:].copy_(y[:, :-1].relu())
+        return z
+
+
+class WritesHalfOfTheWidth(Block):
+    """The slice is of the dimension that would be cut."""
+
+    def inner(self, y: torch.Tensor) -> torch.Tensor:
+        z = y.clone()
+        z[..., : INNER // 2] = y[..., INNER // 2 :].relu()
+        return z
+
+
+class WritesThroughAView(Block):
+    """What is written is read through another view made before."""
+
+    def inner(self, y: torch.Tensor) -> torch.Tensor:
+        z = y * 2
+        heads = z.view(*z.shape[:-1], HEADS, -1)
+        z.mul_(3)
+        return heads.flatten(-2) + z
+
+
+class WritesASum(Block):
+    """What is written through a view of it is a sum over all ranks."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = self.down(self.up(x.tanh()).relu()) * 1
+        heads = z.view(*z.shape[:-1], HEADS, -1)
+        z.mul_(3)
+        return (heads.flatten(-2) + z).tanh()
+
+
+class WritesWhatIsReadAgain(nn.Module):
+    """What is written is the input of another chain."""
+
+    def __init__(self, index: int = 0) -> None:
+        super().__init__()
+        self.index, self.norm, self.one, self.other = index, nn.LayerNorm(HIDDEN), Block(), Block()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = self.one.down(self.one.up(self.norm(x)).relu()) * 1
+        heads = z.view(*z.shape[:-1], HEADS, -1)
+        z.mul_(3)
+        return self.norm(self.other(z)) + heads.flatten(-2)
+
+
+class FillsAMask(Block):
+    def inner(self, y: torch.Tensor) -> torch.Tensor:
+        mask = torch.ones(y.shape[1], y.shape[1], dtype=y.dtype).tril_()
+        mask[:, :1] = 0.5
+        return torch.einsum("st,bti->bsi", mask, y.relu())
+
+
+IN_PLACE = [
+    AddsInPlace, AddsToTheResidual, WritesASlice, CopiesIntoASlice, WritesHalfOfTheWidth, WritesThroughAView, WritesASum,
+    WritesWhatIsReadAgain, FillsAMask,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", IN_PLACE)
+def test_what_writes_in_place_gives_the_same_numbers(kind: Callable[[int], nn.Module]) -> None:
+    cut = Cut(Stack(kind), values(2, 4, HIDDEN))
+    cut.assert_same(lambda model: [model(values(2, 4, HIDDEN)), model(values(3, 4, HIDDEN, seed=1))])
+
+
+@pytest.mark.parametrize("kind", [AddsInPlace, AddsToTheResidual, WritesASlice, CopiesIntoASlice, FillsAMask])
+def test_what_writes_in_place_can_be_cut_where_nobody_sees_the_write(kind: Callable[[int], nn.Module]) -> None:
+    assert Cut(Stack(kind), values(2, 4, HIDDEN)).cut() == weights(2, *MLP)
+
+
+class WritesItsInput(Block):
+    """The caller sees this write."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x[:, :1] = 0
+        return x + self.down(self.up(x).relu())
+
+
+class ReadsItAfterwards(Stack):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x * 1
+        return self.blocks[0](x) + x
+
+
+def test_a_write_into_an_argument_reaches_the_caller() -> None:
+    cut = Cut(ReadsItAfterwards(WritesItsInput, 1), values(2, 4, HIDDEN))
+    with torch.no_grad():
+        x = values(2, 4, HIDDEN)
+        true = copy.deepcopy(cut.model)(x)
+
+        def run(ranks: Ranks) -> torch.Tensor:
+            return apply_plan(copy.deepcopy(cut.model), cut.plan, ranks, cut.compilers)(x)
+
+        for found in simulate(2, run):
+            torch.testing.assert_close(found, true, rtol=EXACT, atol=EXACT)
+
+
+# -- objects -------------------------------------------------------------------------------------------------------
+
+
+class Store:
+    """Keeps keys and values of all calls so far."""
+
+    def __init__(self) -> None:
+        self.keys: torch.Tensor | None = None
+        self.values: torch.Tensor | None = None
+
+    def update(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        self.keys = keys if self.keys is None else torch.cat([self.keys, keys], 2)
+        self.values = values if self.values is None else torch.cat([self.values, values], 2)
+        return self.keys, self.values
+
+    def length(self) -> int:
+        return 0 if self.keys is None else self.keys.shape[2]
+
+
+class Attention(nn.Module):
+    def __init__(self, index: int = 0) -> None:
+        super().__init__()
+        self.index, self.norm = index, nn.LayerNorm(HIDDEN)
+        self.q, self.k, self.v, self.o = (nn.Linear(HIDDEN, HIDDEN) for _ in range(4))
+
+    def forward(self, x: torch.Tensor, store: Store) -> torch.Tensor:
+        y = self.norm(x)
+        q, k, v = (part(y).unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in (self.q, self.k, self.v))
+        k, v = store.update(k, v)
+        return x + self.o(functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+class Decoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Attention(i) for i in range(2))
+
+    def forward(self, x: torch.Tensor, stores: list[Store]) -> torch.Tensor:
+        for block, store in zip(self.blocks, stores, strict=True):
+            x = block(x, store)
+        return x
+
+
+def steps(model: nn.Module) -> tuple[list[torch.Tensor], list[Store]]:
+    stores = [Store(), Store()]
+    return [model(values(2, n, HIDDEN, seed=n), stores) for n in (5, 1, 1, 3)], stores
+
+
+def test_a_method_of_an_object_runs_for_real_on_what_the_rank_holds() -> None:
+    cut = Cut(Decoder(), (values(2, 3, HIDDEN), [Store(), Store()]))
+    attention = ("q.weight", "q.bias", "k.weight", "k.bias", "v.weight", "v.bias", "o.weight")
+    assert cut.cut() == weights(2, *attention)
+    cut.assert_same(lambda model: steps(model)[0])
+
+    def held(ranks: Ranks) -> list[torch.Tensor]:
+        parallel = apply_plan(copy.deepcopy(cut.model), cut.plan, ranks, cut.compilers)
+        return [store.keys for store in steps(parallel)[1] if store.keys is not None]
+
+    whole = [store.keys for store in steps(copy.deepcopy(cut.model))[1]]
+    for ranks in zip(*simulate(2, held), whole, strict=True):
+        *parts, true = ranks
+        assert all(part.shape == (2, HEADS // 2, 10, HIDDEN // HEADS) for part in parts)
+        torch.testing.assert_close(torch.cat(parts, 1), true, rtol=EXACT, atol=EXACT)
+
+
+def test_planning_leaves_the_example_s_objects_as_they_were() -> None:
+    stores = [Store(), Store()]
+    keys, own = values(2, HEADS, 4, HIDDEN // HEADS), values(2, HEADS, 4, HIDDEN // HEADS, seed=1)
+    stores[0].update(keys, own)
+    stores[1].update(own, keys)
+    autotp.plan(Decoder().double(), 2, example=((values(2, 3, HIDDEN), stores), {}))
+    assert stores[0].keys is keys
+    assert stores[0].values is own
+    assert stores[1].keys is own
+
+
+def test_verifying_gives_every_rank_objects_of_its_own() -> None:
+    report = autotp.verify(Decoder(), 4, example=(values(2, 3, HIDDEN), [Store(), Store()]))
+    report.raise_for_failure()
+    assert report.counted["all_reduce forward activation"] == 2
+
+
+class BranchesByStore(Attention):
+    """Reads a number from the object: the program holds while it stays the same."""
+
+    def forward(self, x: torch.Tensor, store: Store) -> torch.Tensor:
+        return super().forward(x if store.length() == 0 else -x, store)
+
+
+class BranchingDecoder(Decoder):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(BranchesByStore(i) for i in range(2))
+
+
+def test_what_a_block_reads_from_an_object_is_a_guard() -> None:
+    cut = Cut(BranchingDecoder(), (values(2, 3, HIDDEN), [Store(), Store()]))
+    cut.assert_same(lambda model: steps(model)[0])
+    assert cut.cut()

@@ -1,0 +1,199 @@
+"""Units: which modules are traced as a whole, and which of them share one trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from autotp.capture.units import Unit, find_units, has_matrix
+
+
+class Block(nn.Module):
+    """A block with an index among its siblings, and a setting that is not one."""
+
+    def __init__(self, index: int = 0, scale: float = 1.0, width: int = 24) -> None:
+        super().__init__()
+        self.index, self.scale = index, scale
+        self.up, self.down = nn.Linear(16, width), nn.Linear(width, 16)
+
+
+class Model(nn.Module):
+    def __init__(self, blocks: nn.Module, **others: nn.Module) -> None:
+        super().__init__()
+        self.table = nn.Embedding(10, 16)
+        self.blocks = blocks
+        self.norm, self.head = nn.LayerNorm(16), nn.Linear(16, 10)
+        for name, module in others.items():
+            setattr(self, name, module)
+
+
+def paths(model: nn.Module, *split: str) -> list[str]:
+    return [unit.path for unit in find_units(model, frozenset(split))]
+
+
+def shapes(units: tuple[Unit, ...]) -> dict[str, int]:
+    return {unit.path: unit.shape for unit in units}
+
+
+def listed(*blocks: nn.Module) -> nn.ModuleList:
+    return nn.ModuleList(blocks)
+
+
+# -- which modules -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("container", [listed, nn.Sequential], ids=["list", "sequential"])
+def test_the_elements_of_a_container_are_units_and_so_is_what_remains(
+    container: Callable[..., nn.Module],
+) -> None:
+    """In the order of the modules; the norm has no matrix."""
+    model = Model(container(*(Block(i) for i in range(3))))
+    assert paths(model) == ["table", "blocks.0", "blocks.1", "blocks.2", "head"]
+
+
+def test_a_list_of_one_block_is_a_list_of_blocks() -> None:
+    assert paths(Model(listed(Block()))) == ["table", "blocks.0", "head"]
+
+
+def test_a_sequential_of_one_is_a_module_like_any_other() -> None:
+    assert paths(Model(nn.Sequential(Block()))) == [""]
+    assert paths(Model(nn.Sequential(Block()), stack=listed(Block()))) == ["table", "blocks", "head", "stack.0"]
+
+
+def test_nested_lists_are_searched_to_the_outermost_blocks() -> None:
+    stages = listed(listed(Block(0), Block(1)), listed(Block(0)))
+    assert paths(Model(stages)) == ["table", "blocks.0.0", "blocks.0.1", "blocks.1.0", "head"]
+
+
+class Stage(nn.Module):
+    """A block that has blocks of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = listed(Block(0), Block(1))
+        self.join = nn.Linear(16, 16)
+
+
+def test_blocks_inside_of_blocks_belong_to_the_outer_ones() -> None:
+    assert paths(Model(listed(Stage(), Stage()))) == ["table", "blocks.0", "blocks.1", "head"]
+
+
+def test_a_list_of_layers_without_children_is_no_list_of_blocks() -> None:
+    model = nn.Module()
+    model.experts = listed(nn.Linear(16, 16), nn.Linear(16, 16))
+    assert paths(Model(listed(Block()), experts=model)) == ["table", "blocks.0", "head", "experts"]
+
+
+def test_a_model_without_blocks_is_one_unit() -> None:
+    assert paths(Block()) == [""]
+    assert paths(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))) == [""]
+
+
+def test_a_model_without_matrices_has_no_unit() -> None:
+    assert not has_matrix(nn.LayerNorm(4))
+    assert paths(nn.Sequential(nn.LayerNorm(4), nn.ReLU())) == []
+
+
+def test_a_unit_that_is_split_is_replaced_by_its_children() -> None:
+    model = Model(listed(Block(0), Block(1)))
+    assert paths(model, "blocks.0") == ["table", "blocks.0.up", "blocks.0.down", "blocks.1", "head"]
+    assert paths(Block(), "") == ["up", "down"]
+
+
+def test_splitting_the_only_block_leaves_its_parents_alone() -> None:
+    assert paths(Model(listed(Block())), "blocks.0") == ["table", "blocks.0.up", "blocks.0.down", "head"]
+
+
+def test_a_stage_that_is_split_gives_its_blocks() -> None:
+    found = paths(Model(listed(Stage(), Stage())), "blocks.0", "blocks.1")
+    assert found == [
+        "table",
+        *(f"blocks.{i}.{name}" for i in range(2) for name in ("inner.0", "inner.1", "join")),
+        "head",
+    ]
+
+
+def test_every_matrix_is_in_exactly_one_unit() -> None:
+    model = Model(listed(Stage(), Stage()), extra=nn.Sequential(nn.Linear(16, 16), nn.ReLU()))
+    units = paths(model)
+    matrices = [name for name, parameter in model.named_parameters() if parameter.dim() >= 2]
+    assert len(matrices) == 2 * 5 + 3
+    for name in matrices:
+        assert len([path for path in units if name.startswith(path + ".")]) == 1, name
+
+
+# -- which share a trace -------------------------------------------------------------------------------------------
+
+
+def test_blocks_that_differ_in_their_place_alone_share_a_shape() -> None:
+    units = find_units(listed(*(Block(i) for i in range(4))))
+    assert len({unit.shape for unit in units}) == 1
+    assert all(unit.positions == (("", "index"),) for unit in units)
+    model = listed(*(Block(i) for i in range(4)))
+    assert [unit.position_values(unit.module(model)) for unit in find_units(model)] == [(0,), (1,), (2,), (3,)]
+
+
+def test_a_place_may_be_counted_from_any_number() -> None:
+    units = find_units(listed(Block(7), Block(8), Block(9)))
+    assert len({unit.shape for unit in units}) == 1
+
+
+def test_a_number_that_is_no_place_is_part_of_the_shape() -> None:
+    found = shapes(find_units(listed(Block(0), Block(5), Block(0))))
+    assert found["0"] == found["2"] != found["1"]
+    assert all(not unit.positions for unit in find_units(listed(Block(0), Block(5), Block(0))))
+
+
+def test_an_index_inside_of_the_block_is_a_place_too() -> None:
+    class Outer(nn.Module):
+        def __init__(self, index: int) -> None:
+            super().__init__()
+            self.inner = Block(index)
+
+    units = find_units(listed(Outer(0), Outer(1)))
+    assert {unit.shape for unit in units} == {0}
+    assert units[0].positions == (("inner", "index"),)
+
+
+def test_a_differing_float_makes_a_shape_of_its_own() -> None:
+    found = shapes(find_units(listed(Block(0, 1.0), Block(1, 0.5), Block(2, 1.0))))
+    assert found["0"] == found["2"] != found["1"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda block: block.register_buffer("mask", torch.zeros(3)),
+        lambda block: setattr(block, "extra", nn.ReLU()),
+        lambda block: setattr(block, "name", "other"),
+        lambda block: setattr(block, "sizes", (1, 2)),
+        lambda block: setattr(block.up, "bias", None),
+        lambda block: setattr(block, "up", nn.Linear(16, 32)),
+        lambda block: block.up.to(torch.float16),
+        lambda block: block.up.eval(),
+        lambda block: setattr(block, "function", torch.tanh),
+    ],
+    ids=["buffer", "child", "text", "tuple", "no bias", "width", "dtype", "mode", "function"],
+)
+def test_anything_that_differs_makes_a_shape_of_its_own(change: Callable[[Block], object]) -> None:
+    blocks = [Block(i) for i in range(3)]
+    change(blocks[1])
+    found = shapes(find_units(listed(*blocks)))
+    assert found["0"] == found["2"] != found["1"]
+
+
+def test_two_kinds_of_blocks_in_turn_have_two_shapes() -> None:
+    """A place counts all siblings, not only those of the kind."""
+    found = find_units(listed(Block(0), Stage(), Block(2), Stage()))
+    numbers = shapes(found)
+    assert numbers["0"] == numbers["2"] != numbers["1"] == numbers["3"]
+    assert [unit.positions for unit in found] == [(("", "index"),), (), (("", "index"),), ()]
+
+
+def test_equal_layers_elsewhere_share_a_shape() -> None:
+    model = Model(listed(Block()), first=nn.Linear(16, 10), second=nn.Linear(16, 11))
+    found = shapes(find_units(model))
+    assert found["first"] == found["head"] != found["second"]
