@@ -137,9 +137,7 @@ class Verifier:
     The arguments are those of `verify`.
     """
 
-    def __init__(
-        self, model: Source, *, example: Any = None, rules: Sequence[str | Path] = (), seed: int = 0
-    ) -> None:
+    def __init__(self, model: Source, *, example: Any = None, rules: Sequence[str | Path] = (), seed: int = 0) -> None:
         torch.manual_seed(seed)
         self.dense = _dense(models.resolve(model))
         self.folders, self.seed = rule_folders(rules), seed
@@ -282,7 +280,9 @@ def _largest(true: torch.Tensor, found: Sequence[torch.Tensor | None]) -> float:
 
 
 def _compare(
-    true: Mapping[str, torch.Tensor], ranks: Sequence[Mapping[str, torch.Tensor | None]], scale: Mapping[str, torch.Tensor]
+    true: Mapping[str, torch.Tensor],
+    ranks: Sequence[Mapping[str, torch.Tensor | None]],
+    scale: Mapping[str, torch.Tensor],
 ) -> tuple[Difference, ...]:
     largest = max((float(tensor.abs().max()) for tensor in scale.values() if tensor.numel()), default=0.0)
     found = []

@@ -19,7 +19,6 @@ from autotp.runtime.launch import run_ranks
 from autotp.verify import Float64, planned_collectives
 from tests.families import FAMILIES
 
-
 EXAMPLES = ("nano_gpt", "mlp_classifier", "two_towers")
 
 
