@@ -8,6 +8,7 @@ result shapes come from running the real method on a copy of the object that hol
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -269,10 +270,19 @@ def copy_opaque(
 _pending: dict[int, tuple[Handles, int]] = {}
 
 
+_tokens = itertools.count()
+
+
 def _register(handles: Handles, number: int) -> int:
-    token = len(_pending)
+    token = next(_tokens)
     _pending[token] = (handles, number)
     return token
+
+
+def release(handles: Handles) -> None:
+    """Forget the tokens of a trace that has ended."""
+    for token in [token for token, (owner, _) in _pending.items() if owner is handles]:
+        del _pending[token]
 
 
 def pending_call(token: int) -> tuple[Handles, int]:

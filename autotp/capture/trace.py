@@ -31,6 +31,7 @@ from .opaque import (
     handle_number,
     operator_value,
     pending_call,
+    release,
 )
 from .signature import CallSite, Slot, VaryingDims
 from .symbols import Guards, Symbols
@@ -73,7 +74,11 @@ def trace(
     Raises TraceError, with the reason, for what cannot be captured.
     """
     try:
-        return replace(_Tracer(module, unit, site, varying).run(), unread=unread)
+        tracer = _Tracer(module, unit, site, varying)
+        try:
+            return replace(tracer.run(), unread=unread)
+        finally:
+            release(tracer.handles)
     except TraceError:
         raise
     except Exception as error:
