@@ -26,12 +26,13 @@ from .units import Unit
 @dataclass
 class Recording:
     """The first call of every unit shape, parameters that the outer Python uses by itself, and which tensors of a unit's
-    result (by their number) nobody reads."""
+    result (by their number) nobody reads; why a unit shape could not run."""
 
     calls: dict[int, tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=dict)
     called: set[str] = field(default_factory=set)
     used_outside: dict[str, str] = field(default_factory=dict)
     unread: dict[int, frozenset[int]] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
 
 
 def record(model: nn.Module, units: Sequence[Unit], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Recording:
@@ -40,9 +41,12 @@ def record(model: nn.Module, units: Sequence[Unit], args: tuple[Any, ...], kwarg
     try:
         recorder.run(args, kwargs)
     except Exception as error:
-        reason = str(error).strip().split("\n")[0] or type(error).__name__
-        raise TraceError(f"the model cannot run on fake tensors: {type(error).__name__}: {reason}") from error
+        raise TraceError(f"the model cannot run on fake tensors: {_first_line(error)}") from error
     return recorder.recording
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().split(chr(10))[0]}"
 
 
 class _Recorder:
@@ -88,10 +92,25 @@ class _Recorder:
                 return self.results[unit.shape]
             self.recording.calls[unit.shape] = _as_it_is_now(args, kwargs)
             with self._inside():
-                self.results[unit.shape] = original(twin, *args, **kwargs)
+                try:
+                    self.results[unit.shape] = original(twin, *args, **kwargs)
+                except Exception as error:
+                    self.results[unit.shape] = self._stand_in(unit, error, args, kwargs)
             return self.results[unit.shape]
 
         twin.__dict__["forward"] = forward
+
+    def _stand_in(self, unit: Unit, error: Exception, args: Any, kwargs: Any) -> torch.Tensor:
+        """What a unit that needs real values gives while recording: its first tensor.
+
+        Blocks give what they take. Should this one not, the units after it are only planned for another call: at run
+        time each is traced as it is really called.
+        """
+        tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        if not tensors:
+            raise error
+        self.recording.failed[unit.shape] = f"it cannot run on fake tensors: {_first_line(error)}"
+        return tensors[0]
 
     @contextmanager
     def _inside(self) -> Iterator[None]:

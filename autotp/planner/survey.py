@@ -88,6 +88,9 @@ class _Surveyor:
         failed: dict[str, str] = {}
         done: set[int] = set()
         for unit in units:
+            if unit.shape in recordings[0].failed:
+                self.result.failures[unit.path] = recordings[0].failed[unit.shape]
+                continue
             if unit.shape in done or unit.shape not in recordings[0].calls:
                 continue
             done.add(unit.shape)

@@ -227,6 +227,15 @@ def test_a_block_that_looks_at_a_value_stays_whole_and_the_plan_says_why() -> No
     cut.assert_same(lambda model: [model(values(2, 3, HIDDEN)), model(-values(2, 3, HIDDEN))])
 
 
+def test_the_blocks_beside_it_are_cut_all_the_same() -> None:
+    model = Stack(Block)
+    model.blocks[0] = BranchesByValue()
+    cut = Cut(model, values(2, 3, HIDDEN))
+    assert cut.cut() == {f"blocks.1.{name}" for name in MLP}
+    assert {parameter.name.partition(".0.")[0] for parameter in cut.plan.outside} == {"blocks"}
+    cut.assert_same(lambda model: [model(values(2, 3, HIDDEN)), model(-values(2, 3, HIDDEN))])
+
+
 class Counted:
     """Something that a block marks."""
 
