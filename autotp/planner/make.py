@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from torch import nn
@@ -63,10 +63,13 @@ def _size(proposal: Proposal) -> int:
 
 def _filtered(problem: UnitProblem, largest: Mapping[str, int]) -> UnitProblem:
     small = [p for p in problem.proposals if _size(p) < p.rule.share * largest[p.rule.name]]
-    misses = tuple(
-        NearMiss(p.rule.name, p.rule.end, p.site, p.parameters, "a small table, not worth a collective") for p in small
-    )
-    kept = tuple(p for p in problem.proposals if p not in small)
+    return _without(problem, small, "a small table, not worth a collective")
+
+
+def _without(problem: UnitProblem, out: Collection[Proposal], reason: str) -> UnitProblem:
+    """The problem less some proposals, which become near misses."""
+    misses = tuple(NearMiss(p.rule.name, p.rule.end, p.site, p.parameters, reason) for p in out)
+    kept = tuple(p for p in problem.proposals if p not in out)
     return replace(problem, proposals=kept, misses=problem.misses + misses)
 
 
@@ -114,11 +117,8 @@ def _held(problem: UnitProblem, choice: Choice, name: str, tp: int) -> tuple[obj
 
 
 def _forbid(problem: UnitProblem, name: str) -> UnitProblem:
-    out = [p for p in problem.proposals if name in p.parameters]
-    reason = "it is tied to a parameter that cannot be cut the same way"
-    misses = tuple(NearMiss(p.rule.name, p.rule.end, p.site, p.parameters, reason) for p in out)
-    kept = tuple(p for p in problem.proposals if p not in out)
-    return replace(problem, proposals=kept, misses=problem.misses + misses)
+    reading = [p for p in problem.proposals if name in p.parameters]
+    return _without(problem, reading, "it is tied to a parameter that cannot be cut the same way")
 
 
 def _unit_plans(

@@ -13,6 +13,7 @@ import torch
 
 from ..axes.call import is_tensor, named_arguments, operator_name
 from ..axes.layout import Layout, Leaf, SumLayout, coordinate, is_padded, layout_of
+from ..axes.operators.create import OF_SIZE
 from ..axes.term import Term
 from ..placement.place import Placement
 from ..runtime.slices import SYMBOLIC
@@ -287,20 +288,7 @@ def _local_offset(layout: Layout, offset: int) -> int:
 
 _ACTIONS: Mapping[str, Callable[[_Localiser, torch.fx.Node], None]] = {
     **dict.fromkeys(
-        (
-            "aten.view",
-            "aten.expand",
-            "aten.broadcast_to",
-            "aten.zeros",
-            "aten.ones",
-            "aten.full",
-            "aten.empty",
-            "aten.new_zeros",
-            "aten.new_ones",
-            "aten.new_full",
-            "aten.new_empty",
-            "aten._unsafe_view",
-        ),
+        ("aten.view", "aten.expand", "aten.broadcast_to", "aten._unsafe_view", *OF_SIZE),
         lambda self, node: self.sizes(node, "size"),
     ),
     "aten.reshape": lambda self, node: self.sizes(node, "shape"),

@@ -8,7 +8,9 @@ from collections import Counter
 
 import pytest
 from torch import nn
+from transformers import DeepseekV2Config
 
+from autotp import plan
 from autotp.api import examples_for
 from autotp.huggingface.models import build_model
 from autotp.planner.make import make_plan
@@ -94,3 +96,36 @@ def test_vocabulary_is_cut_in_embedding_and_head(name: str) -> None:
     tables = [p for unit in plan.units for p in unit.parameters if p.shape[0] == vocabulary and len(p.shape) == 2]
     assert len(tables) == 2
     assert all(table.local_shape[0] == math.ceil(vocabulary / 4) for table in tables)
+
+
+def test_low_rank_attention_at_its_published_size_sums_two_activations_each_way() -> None:
+    """At the tiny size a call's latency outweighs its bytes, and the small value is summed whole; here it is scattered."""
+    config = DeepseekV2Config(
+        hidden_size=5120,
+        intermediate_size=12288,
+        num_attention_heads=128,
+        num_key_value_heads=128,
+        q_lora_rank=1536,
+        kv_lora_rank=512,
+        qk_nope_head_dim=128,
+        qk_rope_head_dim=64,
+        v_head_dim=128,
+        num_hidden_layers=1,
+        first_k_dense_replace=1,
+    )
+    (unit,) = blocks(plan(config, 8))
+    assert Counter(f"{c.kind} {c.phase} {c.of}" for c in unit.collectives) == {
+        "all_reduce forward activation": 2,
+        "all_gather forward activation": 2,
+        "all_reduce backward activation": 2,
+        "reduce_scatter backward activation": 2,
+        "all_reduce backward parameter": 2,
+    }
+
+
+def test_a_norm_over_cut_heads_sums_one_number_a_token_and_no_more() -> None:
+    """Beyond the two sums each way of any sequential block: the statistics of the full-width norms of q and k."""
+    (unit,) = blocks(plan_of("olmo2", 2))
+    for phase in ("forward", "backward"):
+        sizes = [c.elements for c in unit.collectives if c.phase == phase and c.of == "activation"]
+        assert sorted(sizes) == ["64·b·s", "64·b·s", "b·s", "b·s"]

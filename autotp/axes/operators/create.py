@@ -17,20 +17,10 @@ def enumerated(call: Call) -> Fact:
     return Fact((call.fresh(call.shape()),), ())
 
 
+# Operators that make one value everywhere, of the shape their argument `size` gives.
+OF_SIZE = tuple(f"aten.{new}{fill}" for new in ("", "new_") for fill in ("zeros", "ones", "full", "empty"))
+
 RULES = {
-    **dict.fromkeys(
-        (
-            "aten.zeros",
-            "aten.ones",
-            "aten.full",
-            "aten.empty",
-            "aten.new_zeros",
-            "aten.new_ones",
-            "aten.new_full",
-            "aten.new_empty",
-            "aten.scalar_tensor",
-        ),
-        constant,
-    ),
+    **dict.fromkeys((*OF_SIZE, "aten.scalar_tensor"), constant),
     **dict.fromkeys(("aten.arange", "aten.eye", "aten.linspace"), enumerated),
 }
