@@ -22,8 +22,11 @@ def operator_name(target: Any) -> str:
 
 
 def named_arguments(node: torch.fx.Node) -> dict[str, Any]:
-    """Arguments of a call by their schema names, defaults filled in; by position (`"0"`) where there is no schema."""
+    """Arguments of a call by their schema names, defaults filled in; by the names their target gives them, or by position
+    (`"0"`), where there is no schema."""
     target = node.target
+    if hasattr(target, "argument_names"):
+        return dict(zip(target.argument_names, node.args, strict=True))
     if not isinstance(target, torch._ops.OpOverload):
         return {str(i): value for i, value in enumerate(node.args)} | dict(node.kwargs)
     named: dict[str, Any] = {}

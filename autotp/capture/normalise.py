@@ -117,7 +117,7 @@ def _functionalise(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     later = _read_later(sharing, (written,), node, order)
     name = target._schema.name.split("::")[1]
     plain = getattr(getattr(torch.ops.aten, name.removesuffix("_"), None), target._overloadname, None)
-    owned = all(n.op == "call_function" for n in sharing)
+    owned = all(map(_is_made_here, sharing))
     if later or not owned or plain is None or not name.endswith("_") or plain._schema.is_mutable:
         node.meta["writes"] = tuple(sharing)
         return
@@ -162,7 +162,7 @@ def _write_to_scatter(
     sharing = _sharing_memory(graph, base)
     seen = _read_later(sharing, (base, view), node, order)
     whole = tuple(source.meta["val"].shape) == tuple(view.meta["val"].shape)
-    if seen or node.users or not whole or any(n.op != "call_function" for n in sharing):
+    if seen or node.users or not whole or not all(map(_is_made_here, sharing)):
         return view
     with graph.inserting_before(node):
         scattered = graph.call_function(torch.ops.aten.slice_scatter.default, (base, source, *view.args[1:]))
@@ -171,6 +171,11 @@ def _write_to_scatter(
     base.replace_all_uses_with(scattered, delete_user_cb=lambda user: order[user] > order[node])
     graph.erase_node(node)
     return None
+
+
+def _is_made_here(node: torch.fx.Node) -> bool:
+    """Returns if a value's memory is the graph's own: not an input's, and not in an opaque object."""
+    return node.op == "call_function" and "opaque" not in node.meta
 
 
 def _read_later(

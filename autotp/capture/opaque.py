@@ -1,25 +1,21 @@
-"""Opaque handles: Python objects in a unit's call (a KV cache) that are not traced but called for real at run time.
-
-While tracing, a stand-in takes the object's place. What the block reads from it (attributes, methods that return no
-tensor) becomes a condition checked before the program runs; a method that takes or gives tensors becomes one node. Its
-result shapes come from running the real method on a copy of the object that holds fake tensors.
-"""
+"""Opaque objects of a unit's call (a KV cache): what stands for them while tracing, how they are copied and read again."""
 
 from __future__ import annotations
 
 import copy
-import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from enum import Enum
+from typing import Any, TypeAlias
 
 import torch
 from torch.utils import _pytree as pytree
 
 from ..errors import TraceError
-from .symbols import Symbols
 
-CONSTANTS = (type(None), bool, int, float, str, bytes, torch.dtype, torch.device)
+CONSTANTS = (type(None), bool, int, float, str, bytes, torch.dtype, torch.device, Enum)
+
+# The way from an object to something in it: attributes `(".", name)` and calls `("()", (args, kwargs))`.
+Path: TypeAlias = tuple[tuple[str, Any], ...]
 
 
 class Position:
@@ -57,162 +53,18 @@ for _name in (
     setattr(Position, _name, _delegate(_name))
 
 
-@dataclass(frozen=True)
-class HandleGuard:
-    """What a block read from a handle: the way to it, the arguments of the last step if it is a call, and the value."""
-
-    handle: int
-    path: tuple[tuple[str, Any], ...]
-    value: Any
-
-    def holds(self, handles: list[Any], positions: tuple[int, ...]) -> bool:
-        """Returns if reading it again gives the same value."""
-        return bool(follow(handles[self.handle], self.path, positions) == self.value)
-
-
-@dataclass
-class OpaqueCall:
-    """One method call that becomes a node: its tensors are the node's operands, in the order of the flat arguments."""
-
-    handle: int
-    path: tuple[tuple[str, Any], ...]
-    leaves: list[Any]
-    spec: pytree.TreeSpec
-    bound: Any
-    out_spec: pytree.TreeSpec | None = None
-    out_constants: dict[int, Any] = field(default_factory=dict)
-
-
-class Handles:
-    """All handles of one trace, with what was read from and called on them."""
-
-    def __init__(self, symbols: Symbols) -> None:
-        self.symbols = symbols
-        self.copies: list[Any] = []
-        self.guards: list[HandleGuard] = []
-        self.calls: list[OpaqueCall] = []
-        self._memo: dict[int, Any] = {}
-
-    def stand_in(self, real: Any) -> Any:
-        """A stand-in for an object of the call."""
-        self.copies.append(copy_opaque(real, self.symbols.tensor, self._memo))
-        return StandIn(self, len(self.copies) - 1, (), self.copies[-1])
-
-    def read(self, handle: int, path: tuple[tuple[str, Any], ...], value: Any) -> Any:
-        """Handle what following a path gave: a constant is guarded, anything else stays opaque."""
-        if isinstance(value, CONSTANTS):
-            self.guards.append(HandleGuard(handle, path, value))
-            return value
-        return StandIn(self, handle, path, value)
-
-    def invoke(self, handle: int, path: tuple[tuple[str, Any], ...], bound: Any, args: Any, kwargs: Any) -> Any:
-        """Call a method: as a node if tensors go in or come out, else as a guarded constant."""
-        leaves, spec = pytree.tree_flatten((args, kwargs))
-        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        if not tensors:
-            step = (*path, ("()", (args, kwargs)))
-            return self.read(handle, step, bound(*_plain(args), **_plain(kwargs)))
-        call = OpaqueCall(handle, path, leaves, spec, bound)
-        self.calls.append(call)
-        results = iter(torch.ops.autotp.opaque(tensors, _register(self, len(self.calls) - 1)))
-        assert call.out_spec is not None
-        flat = [
-            call.out_constants[number] if number in call.out_constants else next(results)
-            for number in range(call.out_spec.num_leaves)
-        ]
-        return pytree.tree_unflatten(flat, call.out_spec)
-
-    def run(self, number: int, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Run a recorded call on the fake copy; every size that is not fixed becomes a symbol of its own.
-
-        The object may hold a rank's slices already (a cache in use), where the graph is traced with whole values: the
-        call then runs on operands as wide as what it holds, and the results are widened again.
-        """
-        call = self.calls[number]
-        state = [tensor for tensor in _tensors_of(self.copies[call.handle], set()) if tensor.numel()]
-        width = {tensor.dim(): tuple(tensor.shape[1:-2]) for tensor in tensors if tensor.dim() > 2}
-        remaining = iter([_as_wide_as(state, tensor) for tensor in tensors])
-        leaves = [next(remaining) if isinstance(leaf, torch.Tensor) else operator_value(leaf) for leaf in call.leaves]
-        args, kwargs = pytree.tree_unflatten(leaves, call.spec)
-        flat, call.out_spec = pytree.tree_flatten(call.bound(*args, **kwargs))
-        call.out_constants = {i: leaf for i, leaf in enumerate(flat) if not isinstance(leaf, torch.Tensor)}
-        return [self._renewed(leaf, width.get(leaf.dim(), ())) for leaf in flat if isinstance(leaf, torch.Tensor)]
-
-    def _renewed(self, result: torch.Tensor, width: tuple[int, ...]) -> torch.Tensor:
-        batch, *_, length, last = result.shape if result.dim() > 2 else (1, 1, *result.shape)
-        sizes = [batch, *width, self.symbols.size(_hint(length)), last]
-        return torch.empty(sizes[-result.dim() :], dtype=result.dtype, device=result.device)
-
-
-def _as_wide_as(state: list[torch.Tensor], operand: torch.Tensor) -> torch.Tensor:
-    """An operand with the middle dims (heads) that tensors of its rank and last dim have in the object's state."""
-    like = [t for t in state if t.dim() == operand.dim() > 2 and t.shape[-1] == operand.shape[-1]]
-    if not like or like[0].shape[1:-2] == operand.shape[1:-2]:
-        return operand
-    return operand.new_empty((operand.shape[0], *like[0].shape[1:-2], *operand.shape[-2:]))
-
-
-def _hint(size: Any) -> int:
-    return size if isinstance(size, int) else int(size.node.hint)
-
-
-class StandIn:
-    """Takes an object's place while tracing; says it is of the object's class."""
-
-    def __init__(self, handles: Handles, handle: int, path: tuple[tuple[str, Any], ...], value: Any) -> None:
-        object.__setattr__(self, "_stand_in", (handles, handle, path, value))
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> type:
-        return type(object.__getattribute__(self, "_stand_in")[3])
-
-    def __getattr__(self, name: str) -> Any:
-        handles, handle, path, value = object.__getattribute__(self, "_stand_in")
-        return handles.read(handle, (*path, (".", name)), getattr(value, name))
-
-    def __getitem__(self, key: Any) -> Any:
-        return self.__getattr__("__getitem__")(key)
-
-    def __len__(self) -> int:
-        return int(self.__getattr__("__len__")())
-
-    def __contains__(self, key: Any) -> bool:
-        return bool(self.__getattr__("__contains__")(key))
-
-    def __bool__(self) -> bool:
-        return True
-
-    def __setattr__(self, name: str, _: Any) -> None:
-        raise TraceError(f"the block sets the attribute {name!r} of an argument of type {self.__class__.__name__}")
-
-    def __setitem__(self, key: Any, _: Any) -> None:
-        raise TraceError(f"the block sets an item of an argument of type {self.__class__.__name__}")
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        handles, handle, path, value = object.__getattribute__(self, "_stand_in")
-        return handles.invoke(handle, path, value, args, kwargs)
-
-
-def handle_number(value: Any) -> int | None:
-    """The number of the handle a stand-in (not a part of it) stands for, None for anything else."""
-    if type(value) is not StandIn:
-        return None
-    _, handle, path, _ = object.__getattribute__(value, "_stand_in")
-    return None if path else int(handle)
-
-
-def follow(value: Any, path: tuple[tuple[str, Any], ...], positions: tuple[int, ...]) -> Any:
+def follow(value: Any, path: Path, positions: tuple[int, ...]) -> Any:
     """Read an attribute, or call a method, of an object along a recorded path."""
     for kind, step in path:
         if kind == ".":
             value = getattr(value, step)
         else:
-            args, kwargs = _plain(step, positions)
+            args, kwargs = with_positions(step, positions)
             value = value(*args, **kwargs)
     return value
 
 
-def _plain(tree: Any, positions: tuple[int, ...] | None = None) -> Any:
+def with_positions(tree: Any, positions: tuple[int, ...] | None = None) -> Any:
     """Arguments with positions replaced by numbers: the given ones, or those they stood for while tracing."""
 
     def value(leaf: Any) -> Any:
@@ -223,20 +75,45 @@ def _plain(tree: Any, positions: tuple[int, ...] | None = None) -> Any:
     return pytree.tree_map(value, tree, is_leaf=lambda leaf: isinstance(leaf, Position))
 
 
-def _tensors_of(value: Any, seen: set[int]) -> Iterator[torch.Tensor]:
+def path_name(path: Path) -> str:
+    """A path as text that is the same in every trace: a position stands in it by its number."""
+
+    def named(leaf: Any) -> Any:
+        return f"position {leaf.number}" if isinstance(leaf, Position) else leaf
+
+    return repr(pytree.tree_map(named, path, is_leaf=lambda leaf: isinstance(leaf, Position)))
+
+
+def tensors_of(value: Any, seen: set[int] | None = None) -> Iterator[torch.Tensor]:
+    """Every tensor in an object, its attributes and containers."""
+    seen = set() if seen is None else seen
     if id(value) in seen or isinstance(value, (*CONSTANTS, type)):
         return
     seen.add(id(value))
     if isinstance(value, torch.Tensor):
         yield value
-    elif isinstance(value, dict):
-        for part in value.values():
-            yield from _tensors_of(part, seen)
+    for part in _parts(value):
+        yield from tensors_of(part, seen)
+
+
+def state_of(value: Any, seen: set[int] | None = None) -> list[Any]:
+    """The constants in an object and the identities of its tensors: two lists differ if something in it was changed."""
+    seen = set() if seen is None else seen
+    if isinstance(value, (*CONSTANTS, torch.SymInt)):
+        return [str(value)]
+    if id(value) in seen or isinstance(value, type):
+        return []
+    seen.add(id(value))
+    return [id(value), *(state for part in _parts(value) for state in state_of(part, seen))]
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        yield from value.values()
     elif isinstance(value, (list, tuple, set)):
-        for part in value:
-            yield from _tensors_of(part, seen)
-    elif hasattr(value, "__dict__"):
-        yield from _tensors_of(vars(value), seen)
+        yield from value
+    elif hasattr(value, "__dict__") and not isinstance(value, torch.Tensor):
+        yield from vars(value).values()
 
 
 def copy_opaque(
@@ -255,7 +132,7 @@ def copy_opaque(
             return tensor(leaf)
         if isinstance(leaf, (*CONSTANTS, type)) or callable(leaf):
             return leaf
-        for part in _tensors_of(leaf, set()):
+        for part in tensors_of(leaf):
             if id(part) not in known:
                 known[id(part)] = tensor(part)
         try:
@@ -266,39 +143,32 @@ def copy_opaque(
     return pytree.tree_map(copied, tree, is_leaf=lambda value: not isinstance(value, (list, tuple, dict)))
 
 
-# The operator that a traced call appears as. Its `token` finds the call again; tokens live only while a trace runs.
-_pending: dict[int, tuple[Handles, int]] = {}
+class Widths:
+    """How wide the whole of a value is of which an opaque object holds this rank's slice.
+
+    A unit is traced with whole values while the object in its call holds slices already (a cache in use). What programs
+    passed to such objects says how they belong together: the sizes between the first dim and the last two.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
+
+    def note(self, local: tuple[int, ...], whole: tuple[int, ...]) -> None:
+        """An object was given a slice of shape `local` of a value of shape `whole`."""
+        if len(local) > 2:
+            for key in _width_keys(local):
+                self._known.setdefault(key, set()).add(whole[1:-2])
+
+    def whole(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of the whole for a slice that an object holds. Raises TraceError if it may be one of several."""
+        if len(shape) <= 2:
+            return shape
+        found = next((self._known[key] for key in _width_keys(shape) if key in self._known), {shape[1:-2]})
+        if len(found) > 1:
+            raise TraceError(f"a value of shape {list(shape)} in an opaque object may be a slice of {sorted(found)}")
+        return (shape[0], *next(iter(found)), *shape[-2:])
 
 
-_tokens = itertools.count()
-
-
-def _register(handles: Handles, number: int) -> int:
-    token = next(_tokens)
-    _pending[token] = (handles, number)
-    return token
-
-
-def release(handles: Handles) -> None:
-    """Forget the tokens of a trace that has ended."""
-    for token in [token for token, (owner, _) in _pending.items() if owner is handles]:
-        del _pending[token]
-
-
-def pending_call(token: int) -> tuple[Handles, int]:
-    """The handles and the call number of a traced call."""
-    return _pending[token]
-
-
-@torch.library.custom_op("autotp::opaque", mutates_args=())
-def _opaque(tensors: list[torch.Tensor], token: int) -> list[torch.Tensor]:
-    raise TraceError("an opaque call runs for real only inside a program")
-
-
-@_opaque.register_fake
-def _(tensors: list[torch.Tensor], token: int) -> list[torch.Tensor]:
-    handles, number = _pending[token]
-    return handles.run(number, tensors)
-
-
-torch.fx.node.has_side_effect(torch.ops.autotp.opaque.default)
+def _width_keys(shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    middle = (len(shape), *shape[1:-2])
+    return (*middle, shape[-1]), middle

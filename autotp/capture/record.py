@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from ..errors import TraceError
 from .clone import bare, clone
+from .functions import opaque_functions
 from .opaque import copy_opaque
 from .symbols import Symbols
 from .units import Unit
@@ -152,12 +153,17 @@ class _Recorder:
 
         # With gradients, so that the recorded calls say which of their tensors need one.
         fake_args, fake_kwargs = copy_opaque((args, dict(kwargs)), self._fake)
-        with torch.enable_grad(), self.symbols.mode, Outside():
+        with torch.enable_grad(), opaque_functions(_only_shapes), self.symbols.mode, Outside():
             self._note_read(self.model(*fake_args, **fake_kwargs))
         for shape, result in self.results.items():
             tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
             unread = frozenset(i for i, tensor in enumerate(tensors) if id(tensor) not in self.read)
             self.recording.unread[shape] = unread
+
+
+def _only_shapes(rule: str, function: Any, fake: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """An opaque function on fake tensors."""
+    return fake(*args, **kwargs)
 
 
 def _as_it_is_now(args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

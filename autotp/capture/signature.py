@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from .handles import HandleGuard, HandleRead
 from .opaque import CONSTANTS, Position
 
 _CONTAINERS = (list, tuple, dict)
@@ -24,30 +24,34 @@ class CallSite:
     leaves: tuple[Any, ...]
     spec: pytree.TreeSpec
     tensors: list[torch.Tensor]
+    numbers: list[int]
     handles: list[Any]
 
-    def tensor_paths(self) -> list[str]:
-        """Where in the call each tensor is, as text."""
+    def paths(self, kind: str) -> list[str]:
+        """Where in the call each tensor, number or handle is, as text."""
         tree = pytree.tree_unflatten(list(self.leaves), self.spec)
         flat, _ = pytree.tree_flatten_with_path(tree, is_leaf=_is_leaf)
-        return [pytree.keystr(path) for path, leaf in flat if isinstance(leaf, Slot) and leaf.kind == "tensor"]
+        return [pytree.keystr(path) for path, leaf in flat if isinstance(leaf, Slot) and leaf.kind == kind]
 
-    def rebuild(self, tensors: list[torch.Tensor], handles: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Arguments and keyword arguments with other tensors and handles in the same places."""
-        filled = [leaf.pick(tensors, handles) if isinstance(leaf, Slot) else leaf for leaf in self.leaves]
+    def rebuild(
+        self, tensors: list[torch.Tensor], numbers: list[Any], handles: list[Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments and keyword arguments with other tensors, numbers and handles in the same places."""
+        values = {"tensor": tensors, "number": numbers, "handle": handles}
+        filled = [leaf.pick(values) if isinstance(leaf, Slot) else leaf for leaf in self.leaves]
         args, kwargs = pytree.tree_unflatten(filled, self.spec)
         return tuple(args), kwargs
 
 
 @dataclass(frozen=True)
 class Slot:
-    """The place of the n-th tensor or handle among the leaves of a call or a result."""
+    """The place of the n-th tensor, number or handle among the leaves of a call or a result."""
 
     kind: str
     number: int
 
-    def pick(self, tensors: list[torch.Tensor], handles: list[Any]) -> Any:
-        return (tensors if self.kind == "tensor" else handles)[self.number]
+    def pick(self, values: Mapping[str, Sequence[Any]]) -> Any:
+        return values[self.kind][self.number]
 
 
 def _is_leaf(value: Any) -> bool:
@@ -58,6 +62,7 @@ def call_site(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any
     """Flatten a call. Two calls with equal keys may run one program, if its guards hold for both."""
     flat, spec = pytree.tree_flatten((args, dict(kwargs)), is_leaf=_is_leaf)
     tensors: list[torch.Tensor] = []
+    numbers: list[int] = []
     handles: list[Any] = []
     leaves: list[Any] = []
     state = next(module.parameters(recurse=True), None)
@@ -69,7 +74,11 @@ def call_site(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any
             tensors.append(leaf)
             small = tuple(size if size < 2 else None for size in leaf.shape)
             key.append((leaf.dtype, leaf.device, leaf.requires_grad, small))
-        elif isinstance(leaf, (*CONSTANTS, Enum, type, Position)) or callable(leaf):
+        elif type(leaf) is int:
+            leaves.append(Slot("number", len(numbers)))
+            numbers.append(leaf)
+            key.append(int)
+        elif isinstance(leaf, (*CONSTANTS, type, Position)) or callable(leaf):
             leaves.append(leaf)
             key.append(leaf)
         else:
@@ -78,28 +87,51 @@ def call_site(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any
                 handles.append(leaf)
             leaves.append(Slot("handle", known))
             key.append((type(leaf), known))
-    return CallSite(tuple(key), tuple(leaves), spec, tensors, handles)
+    return CallSite(tuple(key), tuple(leaves), spec, tensors, numbers, handles)
 
 
 class VaryingDims:
-    """Which dims of a unit's inputs are known to vary between calls, by the input's place in the call.
+    """Which dims of a unit's inputs, which of its numbers, and which numbers it reads from objects vary between calls.
 
-    A dim is taken as constant until two calls differ in it, as `torch.compile` does by itself.
+    Each is taken as constant until two calls differ in it, as `torch.compile` does by itself.
     """
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, int], list[int]] = {}
         self._varying: dict[tuple[str, int], set[int]] = {}
+        self._read: dict[str, HandleGuard] = {}
+        self._varying_reads: dict[str, HandleRead] = {}
 
-    def observe(self, site: CallSite) -> None:
+    def observe(self, site: CallSite, positions: tuple[int, ...] = ()) -> None:
         """Compare a call with the ones before it."""
-        for path, tensor in zip(site.tensor_paths(), site.tensors, strict=True):
-            place, sizes = (path, tensor.dim()), [int(size) for size in tensor.shape]
-            before = self._seen.setdefault(place, sizes)
-            self._varying.setdefault(place, set()).update(
-                i for i, (old, new) in enumerate(zip(before, sizes, strict=True)) if old != new
-            )
+        for path, tensor in zip(site.paths("tensor"), site.tensors, strict=True):
+            self._compare((path, tensor.dim()), [int(size) for size in tensor.shape])
+        for path, number in zip(site.paths("number"), site.numbers, strict=True):
+            self._compare((path, 0), [number])
+        for name, guard in self._read.items():
+            if name not in self._varying_reads and not guard.holds(site.handles, positions):
+                self._varying_reads[name] = guard.read
+
+    def _compare(self, place: tuple[str, int], sizes: list[int]) -> None:
+        before = self._seen.setdefault(place, sizes)
+        self._varying.setdefault(place, set()).update(
+            i for i, (old, new) in enumerate(zip(before, sizes, strict=True)) if old != new
+        )
+
+    def observe_reads(self, guards: Sequence[HandleGuard]) -> None:
+        """Remember the numbers that a trace read from objects, to compare them with the next call's."""
+        for guard in guards:
+            if type(guard.value) is int:
+                self._read.setdefault(guard.read.name, guard)
 
     def of(self, path: str, tensor: torch.Tensor) -> set[int]:
         """The dims of the input at this place that vary."""
         return self._varying.get((path, tensor.dim()), set())
+
+    def of_number(self, path: str) -> bool:
+        """Returns if the number at this place varies."""
+        return bool(self._varying.get((path, 0)))
+
+    def reads(self) -> tuple[HandleRead, ...]:
+        """The numbers read from objects that vary."""
+        return tuple(self._varying_reads.values())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import sympy
 import torch
@@ -13,6 +14,9 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 from ..errors import TraceError
 
+# Where a value is read off at run time: (tensor, dim), or (number, None).
+Place: TypeAlias = tuple[int, int | None]
+
 
 class Symbols:
     """The symbols of one trace, and the guards under which it is valid."""
@@ -21,8 +25,8 @@ class Symbols:
         self.device = device or torch.device("cpu")
         self.env = ShapeEnv()
         self.mode = FakeTensorMode(shape_env=self.env, allow_non_fake_inputs=True)
-        self._names: dict[sympy.Symbol, tuple[int, int]] = {}
-        self._constants: dict[tuple[int, int], int] = {}
+        self._names: dict[sympy.Symbol, Place] = {}
+        self._constants: dict[Place, int] = {}
         self._count = 0
 
     def size(self, hint: int) -> Any:
@@ -56,44 +60,103 @@ class Symbols:
             else:
                 self._constants[position, dim] = int(size)
 
+    def number(self, position: int, value: int, varies: bool) -> Any:
+        """The number at a place of the call: symbolic if it varies and is larger than one, else a constant that is checked."""
+        number = self.size(value) if varies else value
+        if isinstance(number, torch.SymInt):
+            self._names[number.node._expr] = (position, None)
+        else:
+            self._constants[position, None] = value
+        return number
+
+    def read(self, value: int) -> Any:
+        """A fresh symbolic number for one that a program reads while it runs; zero and one are like any other."""
+        self._count += 1
+        source = ConstantSource(f"read_{self._count}")
+        symbol = self.env.create_symbol(
+            value,
+            source,
+            dynamic_dim=DimDynamic.DYNAMIC,
+            constraint_dim=None,
+            positive=None,
+            do_not_specialize_zero_one=True,
+        )
+        return self.env.create_symintnode(symbol, hint=value, source=source)
+
     def guards(self) -> Guards:
         """The conditions on input sizes under which the trace holds, sizes that are constants in it included.
 
         Raises TraceError if a condition depends on data.
         """
-        free: set[sympy.Symbol] = set()
-        conditions = [guard.expr for guard in self.env.guards]
-        for condition in conditions:
-            free |= condition.free_symbols
-        bound = sorted((symbol for symbol in free if symbol in self._names), key=str)
-        if any(self.env.is_unbacked_symint(symbol) for symbol in free):
+        conditions = self._conditions()
+        if any(self.env.is_unbacked_symint(symbol) for c in conditions for symbol in c.free_symbols):
             raise TraceError("a branch depends on a tensor's value; compute it outside of the block")
-        usable = [c for c in conditions if c.free_symbols <= set(bound) and c is not sympy.true]
-        return Guards(tuple(self._names[symbol] for symbol in bound), tuple(map(str, bound)), usable, self._constants)
+        usable = [condition for condition in conditions if condition.free_symbols <= self._names.keys()]
+        bound = symbols_of(usable)
+        places = tuple(self._names[symbol] for symbol in bound)
+        check = _compiled(tuple(map(str, bound)), conditions_text(usable))
+        return Guards(places, check, self._constants)
+
+    def later_conditions(self) -> list[sympy.Basic]:
+        """The conditions on sizes and numbers that are known only while the program runs."""
+        return [condition for condition in self._conditions() if not condition.free_symbols <= self._names.keys()]
+
+    def place(self, symbol: sympy.Symbol) -> Place | None:
+        """Where a symbol's value is read off the call, None if it is known only while the program runs."""
+        return self._names.get(symbol)
+
+    def _conditions(self) -> list[sympy.Basic]:
+        return [guard.expr for guard in self.env.guards if guard.expr is not sympy.true]
 
 
 class Guards:
-    """A check of input sizes, compiled once."""
+    """A check of input sizes and numbers, compiled once."""
 
-    def __init__(
-        self,
-        places: Sequence[tuple[int, int]],
-        names: Sequence[str],
-        conditions: Sequence[sympy.Basic],
-        constants: Mapping[tuple[int, int], int],
-    ) -> None:
+    def __init__(self, places: Sequence[Place], check: Callable[..., bool], constants: Mapping[Place, int]) -> None:
         self.places = tuple(places)
         self.constants = dict(constants)
-        self.text = " and ".join(f"({_python(condition)})" for condition in conditions) or "True"
-        code = f"lambda {', '.join(names)}: {self.text}"
-        self._check = eval(code, {"floor_div": lambda a, b: a // b, "mod": lambda a, b: a % b, "Max": max, "Min": min})
+        self._check = check
 
-    def hold(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Returns if the sizes of these inputs satisfy every condition."""
-        for (position, dim), size in self.constants.items():
-            if tensors[position].shape[dim] != size:
-                return False
-        return bool(self._check(*(tensors[position].shape[dim] for position, dim in self.places)))
+    def hold(self, tensors: Sequence[torch.Tensor], numbers: Sequence[int]) -> bool:
+        """Returns if the sizes of these inputs, and these numbers, satisfy every condition."""
+
+        def at(place: Place) -> int:
+            position, dim = place
+            return numbers[position] if dim is None else tensors[position].shape[dim]
+
+        if any(at(place) != value for place, value in self.constants.items()):
+            return False
+        return bool(self._check(*map(at, self.places)))
+
+
+def check_later(names: tuple[str, ...], lengths: tuple[int, ...], text: str, values: Sequence[int]) -> None:
+    """Check, in a program, conditions on what opaque objects gave it: `text` over `names`, which have these values.
+
+    The values numbered in `lengths` were taken as larger than one while tracing; where one of them is none or one, which
+    broadcasts like any other, nothing is checked. Raises TraceError if a condition does not hold.
+    """
+    if all(values[i] > 1 for i in lengths) and not _compiled(names, text)(*values):
+        raise TraceError(f"an opaque object gave sizes {list(values)} to a program for {text} ({', '.join(names)})")
+
+
+torch.fx.node.has_side_effect(check_later)
+
+
+@functools.cache
+def _compiled(names: tuple[str, ...], text: str) -> Callable[..., bool]:
+    """A function of the named values."""
+    scope = {"floor_div": lambda a, b: a // b, "mod": lambda a, b: a % b, "Max": max, "Min": min}
+    check: Callable[..., bool] = eval(f"lambda {', '.join(names)}: {text}", scope)
+    return check
+
+
+def conditions_text(conditions: Sequence[sympy.Basic]) -> str:
+    """Python that says if all conditions hold."""
+    return " and ".join(f"({_python(condition)})" for condition in conditions) or "True"
+
+
+def symbols_of(conditions: Sequence[sympy.Basic]) -> list[sympy.Symbol]:
+    return sorted({symbol for condition in conditions for symbol in condition.free_symbols}, key=str)
 
 
 def _python(condition: sympy.Basic) -> str:

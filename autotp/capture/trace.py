@@ -8,6 +8,7 @@ attributes and placeholders `meta["gradient"]` says whether they may receive one
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,21 +21,27 @@ from torch.utils import _pytree as pytree
 
 from ..errors import TraceError
 from .clone import clone
-from .normalise import normalise
-from .opaque import (
+from .functions import OpaqueFunction, opaque_functions
+from .handles import (
+    OPAQUE,
+    OPAQUE_NUMBER,
     HandleGuard,
+    HandleRead,
     Handles,
     OpaqueCall,
-    Position,
     StandIn,
-    follow,
+    call_opaque,
+    check_opaque,
     handle_number,
-    operator_value,
+    handle_path,
     pending_call,
+    read_number,
     release,
 )
+from .normalise import normalise
+from .opaque import Path, Position, Widths, follow, operator_value
 from .signature import CallSite, Slot, VaryingDims
-from .symbols import Guards, Symbols
+from .symbols import Guards, Symbols, check_later, conditions_text, symbols_of
 from .units import Unit
 
 
@@ -42,8 +49,8 @@ from .units import Unit
 class Traced:
     """A captured call and the conditions under which it is valid for another one.
 
-    `shared` says that it holds for units of equal shape at any position; `unread` are the numbers of result tensors that
-    nobody is known to read.
+    `reads` are the numbers that it takes as further inputs, `shared` says that it holds for units of equal shape at any
+    position; `unread` are the numbers of result tensors that nobody is known to read.
     """
 
     graph: torch.fx.Graph
@@ -52,29 +59,47 @@ class Traced:
     out_spec: pytree.TreeSpec
     guards: Guards
     handle_guards: tuple[HandleGuard, ...]
+    reads: tuple[HandleRead, ...]
     constants: Mapping[str, torch.Tensor]
     shared: bool
     unread: frozenset[int] = frozenset()
 
     def valid_for(self, site: CallSite, positions: tuple[int, ...]) -> bool:
         """Returns if the graph computes this call, given that the keys are equal."""
-        return self.guards.hold(site.tensors) and all(g.holds(site.handles, positions) for g in self.handle_guards)
+        try:
+            numbers = self.numbers(site, positions)
+        except (LookupError, AttributeError, TypeError):
+            return False  # an object has not what was read from another one
+        return self.guards.hold(site.tensors, numbers) and all(
+            guard.holds(site.handles, positions) for guard in self.handle_guards
+        )
+
+    def numbers(self, site: CallSite, positions: tuple[int, ...]) -> list[int]:
+        """The numbers among the inputs: those of the call, then those read from its objects."""
+        return [*site.numbers, *(read.of(site.handles, positions) for read in self.reads)]
 
     def result(self, tensors: list[torch.Tensor], handles: list[Any]) -> Any:
         """The call's result in its original structure from the tensors the graph returned."""
-        filled = [leaf.pick(tensors, handles) if isinstance(leaf, Slot) else leaf for leaf in self.outputs]
+        values = {"tensor": tensors, "handle": handles}
+        filled = [leaf.pick(values) if isinstance(leaf, Slot) else leaf for leaf in self.outputs]
         return pytree.tree_unflatten(filled, self.out_spec)
 
 
 def trace(
-    module: nn.Module, unit: Unit, site: CallSite, varying: VaryingDims, unread: frozenset[int] = frozenset()
+    module: nn.Module,
+    unit: Unit,
+    site: CallSite,
+    varying: VaryingDims,
+    unread: frozenset[int] = frozenset(),
+    widths: Widths | None = None,
 ) -> Traced:
-    """Capture one call of a unit. The module is left as it was, and no weight is read.
+    """Capture one call of a unit. The module is left as it was, and no weight is read. `widths` says how wide the wholes
+    are of which opaque objects in the call hold slices.
 
     Raises TraceError, with the reason, for what cannot be captured.
     """
     try:
-        tracer = _Tracer(module, unit, site, varying)
+        tracer = _Tracer(module, unit, site, varying, widths or Widths())
         try:
             return replace(tracer.run(), unread=unread)
         finally:
@@ -87,12 +112,12 @@ def trace(
 
 
 class _Tracer:
-    def __init__(self, module: nn.Module, unit: Unit, site: CallSite, varying: VaryingDims) -> None:
+    def __init__(self, module: nn.Module, unit: Unit, site: CallSite, varying: VaryingDims, widths: Widths) -> None:
         device = next((t.device for t in site.tensors if t.device.type != "meta"), None)
         self.site, self.symbols = site, Symbols(device)
-        self.handles = Handles(self.symbols)
         self.module = clone(module)
         self.positions: list[Position] = []
+        values = unit.position_values(module)
         for number, (path, name) in enumerate(unit.positions):
             owner = self.module.get_submodule(path)
             self.positions.append(Position(getattr(owner, name), number))
@@ -100,10 +125,28 @@ class _Tracer:
         self.state = self._fake_state()
         self.inputs = [
             self._fake_input(i, tensor, varying.of(path, tensor))
-            for i, (path, tensor) in enumerate(zip(site.tensor_paths(), site.tensors, strict=True))
+            for i, (path, tensor) in enumerate(zip(site.paths("tensor"), site.tensors, strict=True))
         ]
+        self.numbers = [
+            self.symbols.number(i, number, varying.of_number(path))
+            for i, (path, number) in enumerate(zip(site.paths("number"), site.numbers, strict=True))
+        ]
+        self.reads = self._varying_reads(varying, values)
+        self.handles = Handles(self.symbols, self.module, widths)
+        self.stand_ins = [self.handles.stand_in(handle) for handle in site.handles]
         self.outputs: list[Any] = []
         self.out_spec: Any = None
+
+    def _varying_reads(self, varying: VaryingDims, positions: tuple[int, ...]) -> list[HandleRead]:
+        """The numbers read from objects that are inputs of this trace; they join the call's own."""
+        reads = list[HandleRead]()
+        for read in varying.reads():
+            with suppress(LookupError, AttributeError, TypeError):
+                value = read.of(self.site.handles, positions)
+                if type(value) is int and value > 1:  # none and one are cases of their own
+                    self.numbers.append(self.symbols.number(len(self.numbers), value, True))
+                    reads.append(read)
+        return reads
 
     def _fake_state(self) -> dict[str, torch.Tensor]:
         """Parameters and buffers by path, as fakes; a tied parameter is one fake under several paths."""
@@ -130,8 +173,9 @@ class _Tracer:
 
     def run(self) -> Traced:
         names = list({id(fake): name for name, fake in reversed(self.state.items())}.values())[::-1]
-        flat = [self.state[name] for name in names] + self.inputs
-        with self.symbols.mode, enable_python_dispatcher():
+        symbolic = [number for number in self.numbers if isinstance(number, torch.SymInt)]
+        flat = [*(self.state[name] for name in names), *self.inputs, *symbolic]
+        with opaque_functions(self.handles.call_function), self.symbols.mode, enable_python_dispatcher():
             tracer = make_fx(
                 lambda flat: self._call(names, flat),
                 tracing_mode="real",
@@ -149,15 +193,19 @@ class _Tracer:
             out_spec=self.out_spec,
             guards=guards,
             handle_guards=tuple(self.handles.guards),
+            reads=tuple(self.reads),
             constants=constants,
             shared=not any(position.used for position in self.positions),
         )
 
-    def _call(self, names: list[str], flat: list[torch.Tensor]) -> list[torch.Tensor]:
+    def _call(self, names: list[str], flat: list[Any]) -> list[torch.Tensor]:
         by_fake = {id(self.state[name]): tensor for name, tensor in zip(names, flat[: len(names)], strict=True)}
         state = {name: by_fake[id(fake)] for name, fake in self.state.items()}
-        stand_ins = [self.handles.stand_in(handle) for handle in self.site.handles]
-        args, kwargs = self.site.rebuild(flat[len(names) :], stand_ins)
+        tensors, symbolic = flat[len(names) :][: len(self.inputs)], iter(flat[len(names) + len(self.inputs) :])
+        numbers = [next(symbolic) if isinstance(number, torch.SymInt) else number for number in self.numbers]
+        own = len(self.site.numbers)
+        self.handles.varying = dict(zip((read.name for read in self.reads), numbers[own:], strict=True))
+        args, kwargs = self.site.rebuild(tensors, numbers[:own], self.stand_ins)
         with _reparametrize_module(self.module, state):
             result = self.module(*args, **kwargs)
         leaves, self.out_spec = pytree.tree_flatten(result, is_leaf=lambda leaf: type(leaf) is StandIn)
@@ -182,22 +230,26 @@ class _Tracer:
         graph = torch.fx.Graph()  # owned by no module, since its attributes live in many
         graph.output(graph.graph_copy(traced.graph, {}))
         placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+        symbolic = [node for node in placeholders if isinstance(node.meta.get("val"), torch.SymInt)]
         placeholders = [node for node in placeholders if isinstance(node.meta.get("val"), torch.Tensor)]
         parameters = dict(self.module.named_parameters(remove_duplicate=False))
         for node, name in zip(placeholders[: len(names)], names, strict=True):
             node.meta["parameter"] = name in parameters
             node.meta["gradient"] = self.state[name].requires_grad
             _become_attribute(graph, node, name)
-        for node in [
-            n for n in graph.nodes if n.op == "placeholder" and not isinstance(n.meta.get("val"), torch.Tensor)
-        ]:
+        for node in [n for n in graph.nodes if n.op == "placeholder" and n not in (*placeholders, *symbolic)]:
             graph.erase_node(node)
+        for i, number in enumerate(self.numbers):
+            if isinstance(number, torch.SymInt):
+                node = symbolic.pop(0)
+                node.name = node.target = f"number_{i}"
         for i, node in enumerate(placeholders[len(names) :]):
             node.name = node.target = f"tensor_{i}"
             node.meta["gradient"] = self.inputs[i].requires_grad
-        inputs = _Inputs(graph, len(self.site.handles), len(self.positions))
-        for node in [n for n in graph.nodes if n.target is torch.ops.autotp.opaque.default]:
-            _replace_opaque(graph, node, inputs)
+        inputs = _Inputs(graph, self.numbers, len(self.site.handles), len(self.positions))
+        for node in [n for n in graph.nodes if n.target in (OPAQUE, OPAQUE_NUMBER)]:
+            _Replacement(graph, node, inputs).replace()
+        _check_later(graph, self.symbols)
         constants = {
             str(node.target): getattr(traced, str(node.target))
             for node in graph.nodes
@@ -210,12 +262,15 @@ class _Tracer:
 
 
 class _Inputs:
-    """Placeholders for handles and positions, after those for tensors."""
+    """Placeholders for constant numbers, handles and positions, after those for tensors."""
 
-    def __init__(self, graph: torch.fx.Graph, handles: int, positions: int) -> None:
+    def __init__(self, graph: torch.fx.Graph, numbers: list[Any], handles: int, positions: int) -> None:
         first = next((node for node in graph.nodes if node.op != "placeholder"), None)
         assert first is not None
         with graph.inserting_before(first):
+            for i, number in enumerate(numbers):
+                if not isinstance(number, torch.SymInt):
+                    graph.placeholder(f"number_{i}")
             self.handles = [graph.placeholder(f"handle_{i}") for i in range(handles)]
             self.positions = [graph.placeholder(f"position_{i}") for i in range(positions)]
 
@@ -229,59 +284,128 @@ def _become_attribute(graph: torch.fx.Graph, node: torch.fx.Node, name: str) -> 
     graph.erase_node(node)
 
 
-def call_opaque(
-    handle: Any,
-    path: tuple[tuple[str, Any], ...],
-    args: list[Any],
-    kwargs: dict[str, Any],
-    lengths: tuple[int | None, ...],
-) -> list[Any]:
-    """Run a method of a handle for real; returns the tensors of its result.
+class _Replacement:
+    """Replaces the node of an opaque call by the Python call it stands for."""
 
-    `lengths` are the sizes of the results' last dim but one for which alone the trace holds, None where it holds for any.
-    Raises TraceError if the object gives another.
-    """
-    result = follow(handle, path, ())(*args, **kwargs)
-    tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-    for tensor, length in zip(tensors, lengths, strict=True):
-        if length is not None and tensor.shape[-2] != length:
-            raise TraceError(f"a {type(handle).__name__} gave {tensor.shape[-2]} positions to a program for {length}")
-    return tensors
+    def __init__(self, graph: torch.fx.Graph, node: torch.fx.Node, inputs: _Inputs) -> None:
+        *operands, token = node.args
+        assert isinstance(token, int)
+        self.graph, self.node, self.inputs = graph, node, inputs
+        self.handles, number = pending_call(token)
+        self.call: OpaqueCall = self.handles.calls[number]
+        # Tensors, then symbolic numbers.
+        self.operands, self.sizes = (iter(pytree.tree_leaves(part)) for part in operands or ((), ()))
 
+    def replace(self) -> None:
+        call, meta = self.call, dict(self.node.meta)
+        with self.graph.inserting_before(self.node):
+            new = self._function() if call.handle is None else self._method(self.inputs.handles[call.handle])
+        if call.target not in (read_number, check_opaque):
+            meta["opaque"] = call.name
+        new.meta = meta
+        self.node.replace_all_uses_with(new)
+        self.graph.erase_node(self.node)
 
-def _length(value: torch.Tensor) -> int | None:
-    size = value.shape[-2] if value.dim() > 1 else None
-    if size is None or isinstance(size, int):
-        return size
-    return int(size.node.expr) if size.node.expr.is_number else None  # type: ignore[unreachable]
+    def _method(self, handle: torch.fx.Node) -> torch.fx.Node:
+        given: tuple[Any, ...] = ()
+        if self.call.target is call_opaque:
+            args, kwargs = pytree.tree_unflatten([self._value(leaf) for leaf in self.call.leaves], self.call.spec)
+            given = (list(args), kwargs)
+        if self.call.target is check_opaque:
+            given = (self.call.bound(),)
+        elif self.call.target is not read_number:
+            given = (*given, self._shapes())
+        return self.graph.call_function(self.call.target, (handle, self._path(self.call.path), *given))
 
+    def _function(self) -> torch.fx.Node:
+        """Constants of the call stay in the target, since a graph cannot hold them all."""
+        leaves, spec = [self._value(leaf) for leaf in self.call.leaves], self.call.spec
+        places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.fx.Node)]
+        constants = [None if isinstance(leaf, torch.fx.Node) else leaf for leaf in leaves]
+        names = [pytree.keystr(path) for path, _ in pytree.tree_flatten_with_path(spec.unflatten(leaves))[0]]
 
-def _replace_opaque(graph: torch.fx.Graph, node: torch.fx.Node, inputs: _Inputs) -> None:
-    tensors, token = node.args
-    assert isinstance(token, int) and isinstance(tensors, (list, tuple))
-    handles, number = pending_call(token)
-    call: OpaqueCall = handles.calls[number]
-    operands = iter(tensors)
+        def fill(values: list[Any]) -> Any:
+            filled = list(constants)
+            for place, value in zip(places, values, strict=True):
+                filled[place] = value
+            return pytree.tree_unflatten(filled, spec)
 
-    def value(leaf: Any) -> Any:
+        target = OpaqueFunction(self.call.name, self.call.target, tuple(names[place] for place in places), fill)
+        return self.graph.call_function(target, (*(leaves[place] for place in places), self._shapes()))
+
+    def _value(self, leaf: Any) -> Any:
+        """An argument of the call as an argument of the node."""
         if isinstance(leaf, torch.Tensor):
-            return next(operands)
-        return inputs.positions[leaf.number] if isinstance(leaf, Position) else leaf
+            return next(self.operands)
+        if isinstance(leaf, Position):
+            return self.inputs.positions[leaf.number]
+        if isinstance(leaf, torch.SymInt):
+            return next(self.sizes)
+        if isinstance(leaf, nn.Module) and id(leaf) in self.handles.paths:
+            return self.graph.create_node("get_attr", self.handles.paths[id(leaf)])
+        inside = handle_path(leaf)
+        if inside is None:
+            return leaf
+        handle, path = inside
+        whole = self.inputs.handles[handle]
+        return self.graph.call_function(follow, (whole, self._path(path), ())) if path else whole
 
-    args, kwargs = pytree.tree_unflatten([value(leaf) for leaf in call.leaves], call.spec)
-    method = str(call.path[-1][1])
-    with graph.inserting_before(node):
-        lengths = tuple(map(_length, node.meta["val"]))
-        replacement = graph.call_function(
-            call_opaque, (inputs.handles[call.handle], call.path, list(args), kwargs, lengths)
-        )
-    replacement.meta = {**node.meta, "opaque": method}
-    node.replace_all_uses_with(replacement)
-    graph.erase_node(node)
+    def _path(self, path: Path) -> Any:
+        def step(leaf: Any) -> Any:
+            return self.inputs.positions[leaf.number] if isinstance(leaf, Position) else leaf
+
+        return pytree.tree_map(step, path, is_leaf=lambda leaf: isinstance(leaf, Position))
+
+    def _shapes(self) -> tuple[tuple[int | None, ...], ...]:
+        return tuple(tuple(map(_constant, value.shape)) for value in self.node.meta["val"])
+
+
+def _check_later(graph: torch.fx.Graph, symbols: Symbols) -> None:
+    """Check, at the end of the program, the conditions on sizes and numbers that only opaque objects know."""
+    numbers, lengths = dict[Any, torch.fx.Node](), dict[Any, tuple[torch.fx.Node, int]]()
+    inputs = {str(node.target): node for node in graph.nodes if node.op == "placeholder"}
+    for node in graph.nodes:
+        value, source = node.meta.get("val"), node.args[0] if node.args else None
+        if isinstance(value, torch.SymInt):
+            numbers.setdefault(value.node.expr, node)
+        elif isinstance(value, torch.Tensor) and isinstance(source, torch.fx.Node) and "opaque" in source.meta:
+            sizes: tuple[Any, ...] = tuple(value.shape)
+            for dim, size in enumerate(sizes):
+                if isinstance(size, torch.SymInt):
+                    lengths.setdefault(size.node.expr, (node, dim))
+
+    def known(symbol: Any) -> bool:
+        return symbols.place(symbol) is not None or symbol in numbers or symbol in lengths
+
+    conditions = [c for c in symbols.later_conditions() if all(map(known, c.free_symbols))]
+    if not conditions:
+        return
+
+    def value_of(symbol: Any) -> torch.fx.Node:
+        if (place := symbols.place(symbol)) is not None:
+            position, dim = place
+            if dim is None:
+                return inputs[f"number_{position}"]
+            return graph.call_function(torch.ops.aten.sym_size.int, (inputs[f"tensor_{position}"], dim))
+        if symbol in numbers:
+            return numbers[symbol]
+        return graph.call_function(torch.ops.aten.sym_size.int, lengths[symbol])
+
+    used = symbols_of(conditions)
+    with graph.inserting_before(next(iter(reversed(graph.nodes)))):
+        names, values = tuple(map(str, used)), [value_of(symbol) for symbol in used]
+        places = tuple(i for i, symbol in enumerate(used) if symbol in lengths)
+        graph.call_function(check_later, (names, places, conditions_text(conditions), values))
+
+
+def _constant(size: Any) -> int | None:
+    """A size that is the same in every run of the program, None for one that is not."""
+    expression = size.node.expr if isinstance(size, torch.SymInt) else size
+    return int(expression) if isinstance(expression, int) or expression.is_number else None
 
 
 def _is_float(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-__all__ = ["Traced", "call_opaque", "trace"]
+__all__ = ["Traced", "trace"]

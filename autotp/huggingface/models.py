@@ -15,10 +15,16 @@ from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from ..errors import UsageError, nearest
+from . import attention as attention  # its table is known from here on
 
 # Two sizes of batch and sequence: what differs between the two runs varies, everything else is a constant.
 EXAMPLE_SIZES = ((3, 13), (5, 17))
 
+# Heads in the order they are looked for: a type with an encoder and a decoder is taken with both.
+_TWO_STACKS = (
+    modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+    modeling_auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING,
+)
 _HEADS = (
     modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING,
     modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
@@ -60,11 +66,12 @@ def _config_from_file(path: Path) -> PretrainedConfig:
 
 
 def model_class(config: PretrainedConfig) -> Any:
-    """The class a configuration names, else the first head its type has (causal, sequence-to-sequence, masked, image)."""
+    """The class a configuration names, else the first head its type has (sequence-to-sequence where there are two stacks,
+    causal, masked, image)."""
     for name in getattr(config, "architectures", None) or ():
         if hasattr(transformers, name):
             return getattr(transformers, name)
-    for mapping in _HEADS:
+    for mapping in (*(_TWO_STACKS if config.is_encoder_decoder else ()), *_HEADS):
         if type(config) in mapping:
             found = mapping[type(config)]
             return found[0] if isinstance(found, tuple) else found
@@ -100,17 +107,26 @@ def example_inputs(model: nn.Module, batch: int, sequence: int) -> dict[str, Any
     Raises UsageError for a model whose main input is not known here.
     """
     config: Any = model.config
-    name = model.main_input_name
+    inputs: dict[str, Any] = {str(model.main_input_name): _main_input(model, batch, sequence)}
+    if config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = torch.zeros(batch, sequence + 2, dtype=torch.long, device="meta")
+    if _takes_cache(model):
+        inputs["use_cache"] = False
+    return inputs
+
+
+def _main_input(model: Any, batch: int, sequence: int) -> torch.Tensor:
+    name, config = model.main_input_name, model.config
     if name == "input_ids":
-        inputs: dict[str, Any] = {"input_ids": torch.zeros(batch, sequence, dtype=torch.long, device="meta")}
-        if config.is_encoder_decoder:
-            inputs["decoder_input_ids"] = torch.zeros(batch, sequence + 2, dtype=torch.long, device="meta")
-        if _takes_cache(model):
-            inputs["use_cache"] = False
-        return inputs
+        return torch.zeros(batch, sequence, dtype=torch.long, device="meta")
     if name == "pixel_values":
         size = config.image_size if isinstance(config.image_size, (list, tuple)) else (config.image_size,) * 2
-        return {"pixel_values": torch.zeros(batch, getattr(config, "num_channels", 3), *size, device="meta")}
+        return torch.zeros(batch, getattr(config, "num_channels", 3), *size, dtype=model.dtype, device="meta")
+    if name == "input_features" and hasattr(config, "max_source_positions") and hasattr(config, "num_mel_bins"):
+        # Frames of a spectrogram; two convolutions, the second of stride two, make the positions of them.
+        return torch.zeros(
+            batch, config.num_mel_bins, 2 * config.max_source_positions, dtype=model.dtype, device="meta"
+        )
     raise UsageError(f"no example inputs are known for the input {name!r}; give them as example=(args, kwargs)")
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from ..axes.call import named_arguments
+from ..axes.call import is_tensor, named_arguments
 from ..axes.facts import Fact
 from ..axes.layout import Cuts
 from .typed import TypedGraph, cut_in
@@ -74,8 +74,8 @@ def _is_plain_add(node: torch.fx.Node) -> bool:
     return (
         node.target is aten.add.Tensor
         and not node.kwargs
-        and all(isinstance(arg, torch.fx.Node) for arg in node.args)
-        and all(isinstance(arg, torch.fx.Node) and arg.meta["val"].dtype == node.meta["val"].dtype for arg in node.args)
+        and all(map(is_tensor, node.args))
+        and all(arg.meta["val"].dtype == node.meta["val"].dtype for arg in node.all_input_nodes)
     )
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from ..axes.layout import Layout
+from ..capture.opaque import Widths
 from ..capture.signature import VaryingDims
 from ..capture.units import Unit, find_units
 from ..errors import PlanError
@@ -45,14 +46,14 @@ ATTRIBUTE = "_autotp"
 
 def make_compilers(plan: Plan, found: Survey | None, rules: tuple[Path, ...] = ()) -> dict[UnitPlan, Compiler]:
     """One compiler for every unit plan; ranks simulated in one process share them."""
-    weigher = _Prices(plan, rules)
+    weigher, widths = _Prices(plan, rules), Widths()
     compilers = {}
     for unit in plan.units:
         shape = None if found is None else next((u.shape for u in found.units if u.path in unit.instances), None)
         varying = found.varying[shape] if found is not None and shape in found.varying else VaryingDims()
         traced = found.traced.get(shape) if found is not None and shape is not None else None
         unread = traced.unread if traced is not None else frozenset()
-        compilers[unit] = Compiler(unit.layouts(), weigher, unit.collected, varying, unread, rules, traced)
+        compilers[unit] = Compiler(unit.layouts(), weigher, unit.collected, varying, unread, rules, traced, widths)
     return compilers
 
 

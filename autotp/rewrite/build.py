@@ -14,11 +14,12 @@ from ..placement.place import Placement
 from .insert import insert_collectives
 from .layers import Work, call_layers, keep_paddings_zero, mask_lookups, parameter_layouts
 from .localise import localise
+from .opaque import expect_local_shapes
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """The local graph of a unit and its code: `run(module, ranks, *tensors, *handles, *positions, *constants)`."""
+    """The local graph of a unit and its code: `run(module, ranks, *tensors, *numbers, *handles, *positions, *constants)`."""
 
     graph: torch.fx.Graph
     code: str
@@ -45,6 +46,7 @@ def build(
         ranks = graph.placeholder("ranks")
     insert_collectives(placement, ranks)
     localise(placement)
+    expect_local_shapes(placement)
     call_layers(graph, layouts, layers or {})
     mask_lookups(graph, layouts, ranks)
     keep_paddings_zero(graph, layouts, ranks)
@@ -76,7 +78,7 @@ def _constants_as_inputs(graph: torch.fx.Graph, constants: Mapping[str, torch.Te
 
 def _inputs_first(graph: torch.fx.Graph) -> None:
     """Placeholders in the order of the run function, before everything else."""
-    order = {kind: i for i, kind in enumerate(("ranks", "tensor", "handle", "position", "constant"))}
+    order = {kind: i for i, kind in enumerate(("ranks", "tensor", "number", "handle", "position", "constant"))}
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     inputs.sort(key=lambda node: order[str(node.target).partition("_")[0]])
     for node in reversed(inputs):

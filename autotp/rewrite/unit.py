@@ -15,6 +15,7 @@ from ..axes.infer import infer
 from ..axes.layout import Layout
 from ..axes.rules import operator_rules
 from ..capture.clone import clone
+from ..capture.opaque import Widths
 from ..capture.signature import CallSite, VaryingDims, call_site
 from ..capture.trace import Traced, trace
 from ..capture.units import Unit
@@ -25,6 +26,7 @@ from ..placement.place import place
 from ..runtime.ranks import Ranks
 from .build import Program, build
 from .layers import parallel_layers
+from .opaque import slices_given
 
 
 def skeleton(module: nn.Module) -> nn.Module:
@@ -55,6 +57,7 @@ class Compiler:
     unread: frozenset[int] = frozenset()
     rules: tuple[Path, ...] = ()
     surveyed: Traced | None = None
+    widths: Widths = field(default_factory=Widths)
     programs: dict[Any, list[tuple[Traced, Program]]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -84,8 +87,10 @@ class Compiler:
         return known if fits else None
 
     def _trace(self, call: UnitForward, site: CallSite) -> Traced:
-        self.varying.observe(site)
-        return trace(call.current_structure(), call.unit, site, self.varying, self.unread)
+        self.varying.observe(site, call.positions)
+        traced = trace(call.current_structure(), call.unit, site, self.varying, self.unread, self.widths)
+        self.varying.observe_reads(traced.handle_guards)
+        return traced
 
     def _new(self, call: UnitForward, site: CallSite) -> tuple[Traced, Program]:
         traced = self._surveyed_for(call, site) or self._trace(call, site)
@@ -94,6 +99,8 @@ class Compiler:
         cuts = impose(traced.graph, typing, self.layouts)
         backward = torch.is_grad_enabled()
         placement = place(traced.graph, typing, cuts, self.price, traced.unread, backward=backward)
+        for local, whole in slices_given(placement):
+            self.widths.note(local, whole)
         program = build(placement, traced.constants, call.unit.path, parallel_layers(call.module))
         key = site.key if traced.shared else (site.key, call.unit.path)
         self.programs.setdefault(key, []).append((traced, program))
@@ -111,8 +118,9 @@ class UnitForward:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         site = call_site(self.module, args, kwargs)
         traced, program = self.compiler.program(self, site, self.positions)
+        numbers = traced.numbers(site, self.positions)
         tensors = program.run(
-            self.module, self.ranks, *site.tensors, *site.handles, *self.positions, *program.constants
+            self.module, self.ranks, *site.tensors, *numbers, *site.handles, *self.positions, *program.constants
         )
         return traced.result(tensors, site.handles)
 

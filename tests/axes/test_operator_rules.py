@@ -11,15 +11,18 @@ from torch.utils import _pytree as pytree
 
 from autotp.axes.operators import CODE
 from autotp.axes.rules import operator_rules
-from tests.axes.cases import MODELS, OPERATORS, PARTS, Case, numbers, scores
+from tests.axes.cases import MODELS, OPERATORS, PARTS, Case, numbers
 from tests.axes.prover import Proof, capture, check_claims, is_differentiable, prove, prove_partial
 
 CASES = [*OPERATORS, *MODELS]
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
 
+# Proved in `test_opaque_rules.py`, reading in `tests/capture`.
+OPAQUE = {"opaque.update", "opaque.read", "opaque.attention", "opaque.attention_of_whole_groups"}
+
 
 def test_every_rule_has_a_case() -> None:
-    apart = {"opaque.update", "getitem", "collect"}  # have tests of their own below
+    apart = {*OPAQUE, "getitem", "collect"}  # have tests of their own below
     without = sorted(operator_rules().keys() - {case.name for case in OPERATORS} - apart)
     assert not without, f"rules without a proof: {', '.join(without)}"
 
@@ -112,30 +115,6 @@ def test_claims_hold(case: Case) -> None:
 def test_items_of_several_results_are_proved_with_their_operator() -> None:
     names = {name for case in PARTS for name in capture(case.subject(0).function, case.subject(0).operands).operators}
     assert "getitem" in names
-
-
-class Memory:
-    """A cache of keys and values."""
-
-    def __init__(self) -> None:
-        self.kept: list[tuple[torch.Tensor, torch.Tensor]] = []
-
-    def update(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        self.kept.append((keys, values))
-        return tuple(torch.cat(parts, 2) for parts in zip(*self.kept, strict=True))
-
-
-def test_a_method_of_an_object_runs_on_slices() -> None:
-    def remembered(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, memory: Memory) -> tuple[torch.Tensor, ...]:
-        first, _ = memory.update(k, v)
-        return scores(q, *memory.update(2 * k, v - 1)), first
-
-    subject = Case("opaque.update", "b h s D, b h T D, b h T E", remembered).subject(0)
-    proof = prove(remembered, subject.operands, handles=lambda: {"memory": Memory()})
-    assert "opaque.update" in proof.captured.operators
-    for i, wanted in enumerate(subject.wanted):
-        assert_cuttable(proof, i, wanted, 2)
-        assert_cuttable(proof, i, wanted, 3)
 
 
 def test_what_is_collected_is_whole_behind_its_operator() -> None:

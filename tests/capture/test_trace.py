@@ -16,6 +16,7 @@ from torch.nn import functional
 
 import autotp
 from autotp.api import examples_for
+from autotp.errors import TraceError
 from autotp.planner.make import make_plan
 from autotp.planner.plan import Plan
 from autotp.planner.survey import survey
@@ -114,6 +115,7 @@ def weights(count: int, *names: str) -> set[str]:
 
 
 MLP = ("up.weight", "up.bias", "down.weight")
+ATTENTION = tuple(f"{name}.{kind}" for name in "qkv" for kind in ("weight", "bias")) + ("o.weight",)
 
 
 # -- one trace for many --------------------------------------------------------------------------------------------
@@ -239,19 +241,44 @@ def test_the_blocks_beside_it_are_cut_all_the_same() -> None:
 class Counted:
     """Something that a block marks."""
 
-    count = 0
+    def __init__(self) -> None:
+        self.count, self.by = 0, dict[str, str]()
 
 
-class MarksItsArgument(nn.Module):
-    """It sets an attribute of an argument, so it cannot be traced; the MLP inside of it can."""
+class Box:
+    def __init__(self, value: torch.Tensor) -> None:
+        self.value = value
+
+
+class Boxes(nn.Module):
+    """What it returns is an object of its own, so it cannot be traced; the MLP inside of it can."""
 
     def __init__(self, index: int = 0) -> None:
         super().__init__()
         self.index, self.mlp, self.gate = index, Block(index), nn.Parameter(torch.randn(HIDDEN, HIDDEN) / 4)
 
+    def forward(self, x: torch.Tensor) -> Box:
+        return Box(self.mlp(x @ self.gate))
+
+
+class Boxing(Stack):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x).value
+        return x
+
+
+class MarksItsArgument(nn.Module):
+    """It changes an argument, and reads what it changed."""
+
+    def __init__(self, index: int = 0) -> None:
+        super().__init__()
+        self.index, self.mlp = index, Block(index)
+
     def forward(self, x: torch.Tensor, marked: Counted) -> torch.Tensor:
         marked.count += 1
-        return self.mlp(x @ self.gate) * marked.count
+        marked.by["last"] = "mlp"
+        return self.mlp(x) * marked.count
 
 
 class Marking(Stack):
@@ -263,13 +290,26 @@ class Marking(Stack):
 
 
 def test_a_block_that_cannot_be_traced_falls_to_its_children() -> None:
-    cut = Cut(Marking(MarksItsArgument), (values(2, 3, HIDDEN), Counted()))
+    cut = Cut(Boxing(Boxes), values(2, 3, HIDDEN))
     assert cut.failures.keys() == {"blocks.0", "blocks.1"}
     assert cut.cut() == weights(2, *(f"mlp.{name}" for name in MLP))
-    reason = "the block sets the attribute 'count' of an argument of type Counted"
+    reason = "it returns a Box, which is neither a tensor nor an argument"
     outside = {parameter.name: parameter.reason for parameter in cut.plan.outside}
     assert outside == {"blocks.0.gate": reason, "blocks.1.gate": reason}
     cut.assert_same(lambda model: [model(values(2, n, HIDDEN)) for n in (3, 5)])
+
+
+def test_a_block_may_change_an_argument_and_read_what_it_changed() -> None:
+    cut = Cut(Marking(MarksItsArgument), (values(2, 3, HIDDEN), Counted()))
+    assert not cut.failures
+
+    def run(model: nn.Module) -> list[torch.Tensor]:
+        marked = Counted()
+        results = [model(values(2, n, HIDDEN, seed=n), marked) for n in (3, 5, 4)]
+        assert (marked.count, marked.by) == (6, {"last": "mlp"})
+        return results
+
+    cut.assert_same(run)
 
 
 class OuterReadsAValue(Stack):
@@ -476,10 +516,46 @@ def steps(model: nn.Module) -> tuple[list[torch.Tensor], list[Store]]:
     return [model(values(2, n, HIDDEN, seed=n), stores) for n in (5, 1, 1, 3)], stores
 
 
+class Rereading(Attention):
+    """It keeps its keys and values at the first call, and reads them again at the later ones."""
+
+    def forward(self, x: torch.Tensor, store: Store) -> torch.Tensor:
+        y = self.norm(x)
+        q, k, v = (part(y).unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in (self.q, self.k, self.v))
+        if store.keys is None:
+            k, v = store.update(k, v)
+        else:
+            k, v = store.keys, store.values
+        return x + self.o(functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+class DetachedStore(Store):
+    def update(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        super().update(keys.detach(), values.detach())
+        return keys, values
+
+
+def test_what_an_object_keeps_is_read_as_the_slice_it_is() -> None:
+    model = Decoder()
+    model.blocks = nn.ModuleList(Rereading(i) for i in range(2))
+    cut = Cut(model, (values(2, 3, HIDDEN), [Store(), Store()]))
+    assert cut.cut() == weights(2, *ATTENTION)
+
+    def run(kind: type[Store]) -> Callable[[nn.Module], list[torch.Tensor]]:
+        def steps(model: nn.Module) -> list[torch.Tensor]:
+            stores = [kind(), kind()]
+            return [model(values(2, n, HIDDEN, seed=n), stores) for n in (5, 1, 3)]
+
+        return steps
+
+    cut.assert_same(run(DetachedStore))
+    with pytest.raises(TraceError, match="needs a gradient; detach what is kept there"):
+        cut.assert_same(run(Store))
+
+
 def test_a_method_of_an_object_runs_for_real_on_what_the_rank_holds() -> None:
     cut = Cut(Decoder(), (values(2, 3, HIDDEN), [Store(), Store()]))
-    attention = ("q.weight", "q.bias", "k.weight", "k.bias", "v.weight", "v.bias", "o.weight")
-    assert cut.cut() == weights(2, *attention)
+    assert cut.cut() == weights(2, *ATTENTION)
     cut.assert_same(lambda model: steps(model)[0])
 
     def held(ranks: Ranks) -> list[torch.Tensor]:

@@ -17,10 +17,17 @@ def enumerated(call: Call) -> Fact:
     return Fact((call.fresh(call.shape()),), ())
 
 
+def read(call: Call) -> Fact:
+    """A value read from an opaque object: it is there as this rank's slice, wherever it meets what is cut that way."""
+    outputs = [call.fresh(call.shape(number)) for number in range(len(call.node.meta["val"]))]
+    return call.fact(*outputs, creates=[term for dims in outputs for term in dims])
+
+
 # Operators that make one value everywhere, of the shape their argument `size` gives.
 OF_SIZE = tuple(f"aten.{new}{fill}" for new in ("", "new_") for fill in ("zeros", "ones", "full", "empty"))
 
 RULES = {
+    "opaque.read": read,
     **dict.fromkeys((*OF_SIZE, "aten.scalar_tensor"), constant),
     **dict.fromkeys(("aten.arange", "aten.eye", "aten.linspace"), enumerated),
 }

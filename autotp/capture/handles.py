@@ -1,0 +1,347 @@
+"""Handles: opaque objects of a unit's call while it is traced, and what the unit reads from and does to them.
+
+While tracing, a stand-in takes the object's place. What the block reads from it (attributes, methods that return no
+tensor) becomes a condition checked before the program runs, or a number that is an input of the program where it is
+known to vary. A method that takes or gives tensors, or that changes the object, becomes one node. Its result shapes
+come from running the real method on a copy of the object that holds fake tensors.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from ..errors import TraceError
+from .opaque import (
+    CONSTANTS,
+    Path,
+    Widths,
+    copy_opaque,
+    follow,
+    path_name,
+    state_of,
+    with_positions,
+)
+from .symbols import Symbols
+
+
+@dataclass(frozen=True)
+class HandleRead:
+    """A number or constant that a block reads from a handle."""
+
+    handle: int
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return f"handle {self.handle} {path_name(self.path)}"
+
+    def of(self, handles: list[Any], positions: tuple[int, ...]) -> Any:
+        """What reading it gives now."""
+        return follow(handles[self.handle], self.path, positions)
+
+
+@dataclass(frozen=True)
+class HandleGuard:
+    """What a block read from a handle that must be the same for its trace to hold."""
+
+    read: HandleRead
+    value: Any
+
+    def holds(self, handles: list[Any], positions: tuple[int, ...]) -> bool:
+        """Returns if reading it again gives the same value; not if there is nothing to read any more."""
+        try:
+            return bool(self.read.of(handles, positions) == self.value)
+        except (LookupError, AttributeError, TypeError):
+            return False
+
+
+@dataclass
+class OpaqueCall:
+    """One step that becomes a node of `target`: the call of a method or function, or the reading of a value.
+
+    Its tensors, then its symbolic numbers are the node's operands, in the order of the flat arguments. `bound` gives its
+    result while tracing.
+    """
+
+    name: str
+    target: Any
+    leaves: list[Any]
+    spec: pytree.TreeSpec
+    bound: Any
+    handle: int | None = None
+    path: Path = ()
+    out_spec: pytree.TreeSpec | None = None
+    out_constants: dict[int, Any] = field(default_factory=dict)
+
+
+class Handles:
+    """All handles of one trace, with what was read from and done to them.
+
+    `varying` are the names of reads that are numbers known to vary, with the symbolic numbers they are in this trace.
+    """
+
+    def __init__(
+        self, symbols: Symbols, module: nn.Module, widths: Widths, varying: Mapping[str, Any] | None = None
+    ) -> None:
+        self.symbols, self.widths, self.varying = symbols, widths, dict(varying or {})
+        self.guards: list[HandleGuard] = []
+        self.calls: list[OpaqueCall] = []
+        self.paths = {id(part): path for path, part in module.named_modules()}
+        self._copies: list[Any] = []
+        self._changed: set[int] = set()
+        self._memo: dict[int, Any] = {}
+
+    def stand_in(self, real: Any) -> Any:
+        """A stand-in for an object of the call."""
+        self._copies.append(copy_opaque(real, self._whole, self._memo))
+        return StandIn(self, len(self._copies) - 1, (), self._copies[-1])
+
+    def _whole(self, tensor: torch.Tensor) -> torch.Tensor:
+        whole = self.widths.whole(tuple(tensor.shape))
+        if whole == tuple(tensor.shape):
+            return self.symbols.tensor(tensor)
+        with self.symbols.mode, torch.no_grad():
+            return torch.empty(whole, dtype=tensor.dtype, device=tensor.device)
+
+    def read(self, handle: int, path: Path, value: Any) -> Any:
+        """What following a path gave: a constant is guarded, a tensor is a node, anything else stays opaque."""
+        if isinstance(value, (*CONSTANTS, torch.SymInt)):
+            return self._read_constant(HandleRead(handle, path), value)
+        if isinstance(value, torch.Tensor):
+            return self._fetch(handle, path, value)
+        return StandIn(self, handle, path, value)
+
+    def _read_constant(self, read: HandleRead, value: Any) -> Any:
+        if read.handle in self._changed:
+            # A condition on the object as it is before the program cannot say what is read after a change.
+            if isinstance(value, torch.SymInt) or type(value) is int:
+                self.calls.append(self._reading(read_number, read.handle, read.path, value))
+                return torch.ops.autotp.opaque_number(_register(self, len(self.calls) - 1))
+            return self._node(self._reading(check_opaque, read.handle, read.path, value))
+        if read.name in self.varying:
+            return self.varying[read.name]
+        self.guards.append(HandleGuard(read, value))
+        return value
+
+    def _fetch(self, handle: int, path: Path, value: Any) -> Any:
+        return self._node(self._reading(read_opaque, handle, path, value))
+
+    def _reading(self, target: Any, handle: int, path: Path, value: Any) -> OpaqueCall:
+        leaves, spec = pytree.tree_flatten(((), {}))
+        return OpaqueCall("read", target, leaves, spec, lambda: value, handle, path)
+
+    def invoke(self, handle: int, path: Path, bound: Any, args: Any, kwargs: Any) -> Any:
+        """Call a method: as a node if tensors go in or come out or the object changes, else as a guarded constant."""
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        call = OpaqueCall(str(path[-1][1]), call_opaque, leaves, spec, bound, handle, path)
+        if any(isinstance(leaf, torch.Tensor) for leaf in leaves):
+            return self._change(call)
+        before = state_of(self._copies[handle])
+        value = bound(*with_positions(args), **with_positions(kwargs))
+        if state_of(self._copies[handle]) != before:
+            call.bound = lambda *args, **kwargs: value  # it has run
+            return self._change(call)
+        step = (*path, ("()", (args, kwargs)))
+        tensors = [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+        return self._fetch(handle, step, value) if tensors else self.read(handle, step, value)
+
+    def _change(self, call: OpaqueCall) -> Any:
+        assert call.handle is not None
+        self._changed.add(call.handle)
+        return self._node(call)
+
+    def call_function(self, name: str, function: Any, fake: Any, args: Any, kwargs: Any) -> Any:
+        """A function that stays opaque, as a node; `fake` gives its result's shapes."""
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        return self._node(OpaqueCall(name, function, leaves, spec, fake))
+
+    def _node(self, call: OpaqueCall) -> Any:
+        self.calls.append(call)
+        tensors = [leaf for leaf in call.leaves if isinstance(leaf, torch.Tensor)]
+        numbers = [leaf for leaf in call.leaves if isinstance(leaf, torch.SymInt)]
+        results = iter(torch.ops.autotp.opaque(tensors, numbers, _register(self, len(self.calls) - 1)))
+        assert call.out_spec is not None
+        flat = [
+            call.out_constants[number] if number in call.out_constants else next(results)
+            for number in range(call.out_spec.num_leaves)
+        ]
+        return pytree.tree_unflatten(flat, call.out_spec)
+
+    def run(self, number: int, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Run a recorded call on the fake copy; every length that is not fixed becomes a symbol of its own."""
+        call = self.calls[number]
+        remaining = iter(tensors)
+        leaves = [next(remaining) if isinstance(leaf, torch.Tensor) else leaf for leaf in call.leaves]
+        args, kwargs = with_positions(pytree.tree_unflatten(leaves, call.spec))
+        flat, call.out_spec = pytree.tree_flatten(call.bound(*args, **kwargs))
+        call.out_constants = {i: leaf for i, leaf in enumerate(flat) if not isinstance(leaf, torch.Tensor)}
+        results = [leaf for leaf in flat if isinstance(leaf, torch.Tensor)]
+        return [self._renewed(leaf) for leaf in results] if call.handle is not None else results
+
+    def _renewed(self, result: torch.Tensor) -> torch.Tensor:
+        sizes = list(result.shape)
+        if len(sizes) > 1:
+            # Even where it is one now: the object may have grown before the next call.
+            sizes[-2] = self.symbols.size(max(2, _hint(sizes[-2])))
+        return torch.empty(sizes, dtype=result.dtype, device=result.device)
+
+
+def _hint(size: Any) -> int:
+    return size if isinstance(size, int) else int(size.node.hint)
+
+
+class StandIn:
+    """Takes an object's place while tracing; says it is of the object's class."""
+
+    def __init__(self, handles: Handles, handle: int, path: Path, value: Any) -> None:
+        object.__setattr__(self, "_stand_in", (handles, handle, path, value))
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return type(object.__getattribute__(self, "_stand_in")[3])
+
+    def __getattr__(self, name: str) -> Any:
+        handles, handle, path, value = object.__getattribute__(self, "_stand_in")
+        return handles.read(handle, (*path, (".", name)), getattr(value, name))
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.__getattr__("__getitem__")(key)
+
+    def __len__(self) -> int:
+        return int(self.__getattr__("__len__")())
+
+    def __contains__(self, key: Any) -> bool:
+        return bool(self.__getattr__("__contains__")(key))
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self.__getattr__("__setattr__")(name, value)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.__getattr__("__setitem__")(key, value)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        handles, handle, path, value = object.__getattribute__(self, "_stand_in")
+        return handles.invoke(handle, path, value, args, kwargs)
+
+
+def handle_number(value: Any) -> int | None:
+    """The number of the handle a stand-in (not a part of it) stands for, None for anything else."""
+    if type(value) is not StandIn:
+        return None
+    _, handle, path, _ = object.__getattribute__(value, "_stand_in")
+    return None if path else int(handle)
+
+
+def handle_path(value: Any) -> tuple[int, Path] | None:
+    """The handle and the path in it that a stand-in stands for, None for anything else."""
+    if type(value) is not StandIn:
+        return None
+    _, handle, path, _ = object.__getattribute__(value, "_stand_in")
+    return int(handle), path
+
+
+# The sizes for which alone a program holds, with None where it holds for any.
+Shapes: TypeAlias = tuple[tuple[int | None, ...], ...]
+
+
+def call_opaque(
+    handle: Any, path: Path, args: Collection[Any], kwargs: Mapping[str, Any], shapes: Shapes
+) -> list[torch.Tensor]:
+    """Call a method of a handle for real; returns the tensors of its result. Raises TraceError for other shapes."""
+    return _tensors(type(handle).__name__, follow(handle, path, ())(*args, **kwargs), shapes)
+
+
+def read_opaque(handle: Any, path: Path, shapes: Shapes) -> list[torch.Tensor]:
+    """Read a value from a handle; returns its tensors. Raises TraceError for other shapes, and if one needs a gradient."""
+    tensors = _tensors(type(handle).__name__, follow(handle, path, ()), shapes)
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        # Who put it there is not in this program, so it could not be told to expect parts of a gradient.
+        raise TraceError(f"a value read from a {type(handle).__name__} needs a gradient; detach what is kept there")
+    return tensors
+
+
+def read_number(handle: Any, path: Path) -> int:
+    """Read a number from a handle."""
+    return int(follow(handle, path, ()))
+
+
+def check_opaque(handle: Any, path: Path, expected: Any) -> None:
+    """Raises TraceError unless a constant read from a handle is the one that the program was made for."""
+    found = follow(handle, path, ())
+    if found != expected:
+        raise TraceError(f"a {type(handle).__name__} gave {found!r} to a program for {expected!r}")
+
+
+torch.fx.node.has_side_effect(call_opaque)
+torch.fx.node.has_side_effect(check_opaque)
+
+
+def _tensors(giver: str, result: Any, shapes: Shapes) -> list[torch.Tensor]:
+    tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    check_shapes(giver, tensors, shapes)
+    return tensors
+
+
+def check_shapes(giver: str, tensors: list[torch.Tensor], shapes: Shapes) -> None:
+    """Raises TraceError unless opaque Python gave tensors of the shapes that the program was made for."""
+    for tensor, shape in zip(tensors, shapes, strict=True):
+        if any(size is not None and size != own for size, own in zip(shape, tensor.shape, strict=True)):
+            raise TraceError(f"a {giver} gave a value of shape {list(tensor.shape)} to a program for {list(shape)}")
+
+
+# The operator that a traced call appears as. Its `token` finds the call again; tokens live only while a trace runs.
+_pending: dict[int, tuple[Handles, int]] = {}
+_tokens = itertools.count()
+
+
+def _register(handles: Handles, number: int) -> int:
+    token = next(_tokens)
+    _pending[token] = (handles, number)
+    return token
+
+
+def release(handles: Handles) -> None:
+    """Forget the tokens of a trace that has ended."""
+    for token in [token for token, (owner, _) in _pending.items() if owner is handles]:
+        del _pending[token]
+
+
+def pending_call(token: int) -> tuple[Handles, int]:
+    """The handles and the call number of a traced call."""
+    return _pending[token]
+
+
+@torch.library.custom_op("autotp::opaque", mutates_args=())
+def _opaque(tensors: list[torch.Tensor], numbers: list[int], token: int) -> list[torch.Tensor]:
+    raise TraceError("an opaque call runs for real only inside a program")
+
+
+@_opaque.register_fake
+def _(tensors: list[torch.Tensor], numbers: list[int], token: int) -> list[torch.Tensor]:
+    handles, number = _pending[token]
+    return handles.run(number, tensors)
+
+
+@torch.library.custom_op("autotp::opaque_number", mutates_args=())
+def _opaque_number(token: int) -> int:
+    raise TraceError("an opaque number is read for real only inside a program")
+
+
+@_opaque_number.register_fake
+def _(token: int) -> Any:
+    handles, number = _pending[token]
+    return handles.symbols.read(_hint(handles.calls[number].bound()))
+
+
+OPAQUE, OPAQUE_NUMBER = torch.ops.autotp.opaque.default, torch.ops.autotp.opaque_number.default
+torch.fx.node.has_side_effect(OPAQUE)

@@ -1,0 +1,82 @@
+"""Rules of what runs for real behind Python, proved by arithmetic: methods of objects, and functions of a table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from autotp.capture.functions import FunctionTable, register_table
+from tests.axes.cases import Case, scores
+from tests.axes.prover import prove
+from tests.axes.test_operator_rules import assert_cuttable
+
+
+class Memory:
+    """A cache of keys and values."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def update(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        self.kept.append((keys, values))
+        return tuple(torch.cat(parts, 2) for parts in zip(*self.kept, strict=True))
+
+
+def test_a_method_of_an_object_runs_on_slices() -> None:
+    def remembered(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, memory: Memory) -> tuple[torch.Tensor, ...]:
+        first, _ = memory.update(k, v)
+        return scores(q, *memory.update(2 * k, v - 1)), first
+
+    subject = Case("opaque.update", "b h s D, b h T D, b h T E", remembered).subject(0)
+    proof = prove(remembered, subject.operands, handles=lambda: {"memory": Memory()})
+    assert "opaque.update" in proof.captured.operators
+    for i, wanted in enumerate(subject.wanted):
+        assert_cuttable(proof, i, wanted, 2)
+        assert_cuttable(proof, i, wanted, 3)
+
+
+def kernel(_: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any) -> tuple[Any, None]:
+    """Attention as a kernel behind Python offers it: values are read, and heads come last but one."""
+    assert bool(torch.isfinite(query).all())
+    bias, sink = options.get("bias"), options.get("sink")
+    mask = bias if sink is None else sink[:, None, None] + (0 if bias is None else bias)
+    attended = functional.scaled_dot_product_attention(query, key, value, mask, enable_gqa=True)
+    return attended.transpose(1, 2), None
+
+
+def shapes(_: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any) -> tuple[Any, None]:
+    return query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[-1]), None
+
+
+TABLE = {"attention": kernel, "attention_of_whole_groups": lambda *args, **options: kernel(*args, **options)}
+register_table(FunctionTable(TABLE, lambda f: ("attention" if f is kernel else "attention_of_whole_groups", shapes)))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "options"),
+    [
+        ("attention", "b (h g) S D, b h T D, b h T E", ()),
+        ("attention", "b h S D, b h T D, b h T E, h S T", ("bias",)),
+        ("attention", "b h S D, b h T D, b h T E, h", ("sink",)),
+        ("attention_of_whole_groups", "b (h G) S D, b h T D, b h T E", ()),
+        ("attention_of_whole_groups", "b h S D, b h T D, b h T E", ()),
+    ],
+    ids=str,
+)
+def test_an_attention_function_runs_on_heads(name: str, text: str, options: tuple[str, ...]) -> None:
+    def attended(*operands: torch.Tensor) -> torch.Tensor:
+        given = dict(zip(options, operands[3:], strict=True))
+        if "bias" in given:
+            given["bias"] = given["bias"][None]
+        result: torch.Tensor = TABLE[name](None, *operands[:3], **given)[0]
+        return result
+
+    subject = Case(f"opaque.{name}", text, attended).subject(0)
+    proof = prove(attended, subject.operands)
+    assert f"opaque.{name}" in proof.captured.operators
+    for i, wanted in enumerate(subject.wanted):
+        assert_cuttable(proof, i, wanted, 2)
+        assert_cuttable(proof, i, wanted, 3)
