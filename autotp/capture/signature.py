@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,6 +117,12 @@ class VaryingDims:
         self._varying.setdefault(place, set()).update(
             i for i, (old, new) in enumerate(zip(before, sizes, strict=True)) if old != new
         )
+
+    def mark(self, site: CallSite, dims: Collection[tuple[int, int]]) -> None:
+        """Take dims (tensor, dim) of a call as varying."""
+        paths = site.paths("tensor") if dims else []
+        for number, dim in dims:
+            self._varying.setdefault((paths[number], site.tensors[number].dim()), set()).add(dim)
 
     def observe_reads(self, guards: Sequence[HandleGuard]) -> None:
         """Remember the numbers that a trace read from objects, to compare them with the next call's."""

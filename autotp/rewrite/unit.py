@@ -25,6 +25,7 @@ from ..placement.impose import impose
 from ..placement.place import place
 from ..runtime.ranks import Ranks
 from .build import Program, build
+from .dynamo import call_in_dynamo
 from .layers import parallel_layers
 from .opaque import slices_given
 
@@ -59,23 +60,30 @@ class Compiler:
     surveyed: Traced | None = None
     widths: Widths = field(default_factory=Widths)
     programs: dict[Any, list[tuple[Traced, Program]]] = field(default_factory=dict)
+    entries: dict[Any, Any] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def program(self, call: UnitForward, site: CallSite, positions: tuple[int, ...]) -> tuple[Traced, Program]:
-        """The program for a call: a known one whose guards hold, or a new one."""
-        found = self._known(call, site, positions)
+    def program(
+        self, call: UnitForward, site: CallSite, positions: tuple[int, ...], varying: frozenset[tuple[int, int]] = frozenset()
+    ) -> tuple[Traced, Program]:
+        """The program for a call: a known one whose guards hold, or a new one; dims (tensor, dim) in `varying` are no
+        constants in it."""
+        found = self._known(call, site, positions, varying)
         if found is None:
             with self.lock:  # simulated ranks share a compiler
-                found = self._known(call, site, positions) or self._new(call, site)
+                self.varying.mark(site, varying)
+                found = self._known(call, site, positions, varying) or self._new(call, site)
         if found[1] not in call.agreed:
             call.ranks.check_agreement(found[1].describe(), f"programs for {call.unit.path}")
             call.agreed.append(found[1])
         return found
 
-    def _known(self, call: UnitForward, site: CallSite, positions: tuple[int, ...]) -> tuple[Traced, Program] | None:
+    def _known(
+        self, call: UnitForward, site: CallSite, positions: tuple[int, ...], varying: frozenset[tuple[int, int]]
+    ) -> tuple[Traced, Program] | None:
         for key in (site.key, (site.key, call.unit.path)):
             for traced, program in self.programs.get(key, ()):
-                if traced.valid_for(site, positions):
+                if not varying & traced.guards.constants.keys() and traced.valid_for(site, positions):
                     return traced, program
         return None
 
@@ -116,6 +124,8 @@ class UnitForward:
         self.agreed: list[Program] = []  # programs that are known to be the same on all ranks
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():
+            return call_in_dynamo(self, args, kwargs)
         site = call_site(self.module, args, kwargs)
         traced, program = self.compiler.program(self, site, self.positions)
         numbers = traced.numbers(site, self.positions)

@@ -115,7 +115,7 @@ def weights(count: int, *names: str) -> set[str]:
 
 
 MLP = ("up.weight", "up.bias", "down.weight")
-ATTENTION = tuple(f"{name}.{kind}" for name in "qkv" for kind in ("weight", "bias")) + ("o.weight",)
+ATTENTION = (*(f"{name}.{kind}" for name in "qkv" for kind in ("weight", "bias")), "o.weight")
 
 
 # -- one trace for many --------------------------------------------------------------------------------------------
