@@ -57,16 +57,16 @@ _library.impl("shared_all_gather", lambda value, size, group: _groups[group].all
 _library.impl("shared_reduce_scatter", lambda parts, op, group: _groups[group].reduce_scatter(parts, op), "CPU")
 
 
-@torch.library.register_fake("autotp::shared_all_reduce", lib=_library)
+@torch.library.register_fake("autotp::shared_all_reduce", lib=_library)  # type: ignore[untyped-decorator]
 def _(value: torch.Tensor, op: str, group: str) -> torch.Tensor:
     return torch.empty_like(value, memory_format=torch.contiguous_format)
 
 
-@torch.library.register_fake("autotp::shared_all_gather", lib=_library)
+@torch.library.register_fake("autotp::shared_all_gather", lib=_library)  # type: ignore[untyped-decorator]
 def _(value: torch.Tensor, size: int, group: str) -> torch.Tensor:
     return value.new_empty((size, *value.shape))
 
 
-@torch.library.register_fake("autotp::shared_reduce_scatter", lib=_library)
+@torch.library.register_fake("autotp::shared_reduce_scatter", lib=_library)  # type: ignore[untyped-decorator]
 def _(parts: torch.Tensor, op: str, group: str) -> torch.Tensor:
     return parts.new_empty(parts.shape[1:])

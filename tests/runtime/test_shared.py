@@ -142,20 +142,33 @@ def without_order() -> tuple[bool, torch.Tensor]:
     return ranks.host_group(over, CPU) is None, result
 
 
-def everything(rounds: int) -> tuple[str, int]:
-    """Runs on a rank."""
-    return arithmetic(), many_rounds(rounds)
+def everything(rounds: int) -> tuple[Any, ...]:
+    """Runs on a rank; processes that import torch cost more than all of this."""
+    done = arithmetic(), many_rounds(rounds)
+    return (*done, in_graphs(), without_order()) if dist.get_world_size() == 2 else done
 
 
-@pytest.mark.parametrize(("size", "rounds"), [(2, 10_000), (3, 500), (4, 500)])
-def test_every_rank_gets_what_adding_in_order_gives(size: int, rounds: int) -> None:
-    digests, wrong = zip(*run_ranks(everything, size, rounds), strict=True)
-    assert len(set(digests)) == 1
-    assert wrong == (0,) * size
+@pytest.fixture(scope="module")
+def on_two_ranks() -> list[tuple[Any, ...]]:
+    return run_ranks(everything, 2, 10_000)
 
 
-def test_graphs_keep_the_collectives() -> None:
-    for results in run_ranks(in_graphs, 2):
+def check_arithmetic(outcomes: list[tuple[Any, ...]]) -> None:
+    assert len({digest for digest, *_ in outcomes}) == 1
+    assert [wrong for _, wrong, *_ in outcomes] == [0] * len(outcomes)
+
+
+def test_every_rank_gets_what_adding_in_order_gives(on_two_ranks: list[tuple[Any, ...]]) -> None:
+    check_arithmetic(on_two_ranks)
+
+
+@pytest.mark.parametrize("size", [3, 4])
+def test_more_ranks_get_what_adding_in_order_gives(size: int) -> None:
+    check_arithmetic(run_ranks(everything, size, 500))
+
+
+def test_graphs_keep_the_collectives(on_two_ranks: list[tuple[Any, ...]]) -> None:
+    for _, _, results, _ in on_two_ranks:
         plain, compiled = results[:3], results[3:]
         assert all(torch.equal(one, other) for one, other in zip(plain, compiled, strict=True))
         # rows summed over ranks: value * (2 + 3, 3 + 4); then row r by rank r's weight
@@ -163,8 +176,8 @@ def test_graphs_keep_the_collectives() -> None:
         assert torch.equal(plain[2], plain[0])
 
 
-def test_gloo_where_memory_cannot_be_shared() -> None:
-    for alone, result in run_ranks(without_order, 2):
+def test_gloo_where_memory_cannot_be_shared(on_two_ranks: list[tuple[Any, ...]]) -> None:
+    for *_, (alone, result) in on_two_ranks:
         assert alone
         assert result.tolist() == [3.0]
 
@@ -245,7 +258,7 @@ def test_a_rank_that_does_not_come_is_an_error_on_the_others(tmp_path: Path) -> 
     try:
         # Nobody waits for rank 1, so that the others meet one that has ended but still has its number.
         for rank in (0, 2):
-            processes[rank].join(60)
+            processes[rank].join(150)
             assert processes[rank].exitcode == 0
     finally:
         for process in processes:
@@ -253,16 +266,17 @@ def test_a_rank_that_does_not_come_is_an_error_on_the_others(tmp_path: Path) -> 
             process.join()
     for rank in (0, 2):
         notes = pickle.loads((tmp_path / str(rank)).read_bytes())
+        # Who meets the wrong first says so and gives up; to the others it is then the rank that gave up.
         assert any(text in notes["another"][0] for text in ("another size", "met an error")), notes
         assert "broke before" in notes["again"][0], notes
-        assert ("did not come within" if rank else "met an error") in notes["late"][0], notes
+        assert any(text in notes["late"][0] for text in ("did not come within", "met an error")), notes
         # mapped while the group lives, by no name in the file system: there is nothing that could be left behind
         assert not notes["mapped"], notes
         assert notes["mapped again"], notes
         text, seconds = notes["killed"]
         assert text.startswith("rank 1 of 3"), notes
         assert "has ended" in text, notes
-        assert seconds < 5, notes
+        assert seconds < 10, notes
     assert not [name for name in os.listdir("/dev/shm") if "autotp" in name]
 
 
