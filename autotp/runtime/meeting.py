@@ -64,7 +64,7 @@ class Meeting:
                 if words[line + place] != note:
                     raise RankLostError(f"{self._name(line)} {self._reason(line)}")
         except BaseException:
-            self._give_up()
+            self._give_up(place)
             raise
 
     def _wait(self, line: int, count: int) -> None:
@@ -91,11 +91,10 @@ class Meeting:
             else:
                 time.sleep(NAP_S)
 
-    def _give_up(self) -> None:
-        """Let who waits for this rank, and who comes later, find that it broke."""
-        first = self._mine + _NOTES
+    def _give_up(self, place: int) -> None:
+        """Let who waits for this rank, and who comes later, find that it broke; the meeting before was a good one."""
         self._words[self._mine + _GAVE_UP] = 1
-        self._words[first] = self._words[first + 1] = NO_NOTE
+        self._words[self._mine + place] = NO_NOTE
 
     def _reason(self, line: int) -> str:
         if self._words[line + _GAVE_UP]:
