@@ -42,6 +42,12 @@ class VerificationError(AutotpError):
     exit_code = 1
 
 
+class RankLostError(AutotpError):
+    """Another rank of the group has ended, does not come to a collective, or runs another one."""
+
+    exit_code = 1
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` for the known word closest to `word`, or the known words when none is close."""
     options = sorted(known)

@@ -50,7 +50,7 @@ def ordered(factors: frozenset[Factor]) -> Factors:
 
 def parts_of(factors: Factors) -> int:
     """Number of parts that the factors cut an axis into."""
-    return math.prod(factor.size for factor in factors)
+    return math.prod([factor.size for factor in factors])
 
 
 def coordinate(factors: Factors, rank: int) -> int:

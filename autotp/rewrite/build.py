@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..axes.layout import Layout
+from ..axes.layout import Factors, Layout
 from ..placement.place import Placement
 from .insert import insert_collectives
 from .layers import Work, call_layers, keep_paddings_zero, mask_lookups, parameter_layouts
@@ -33,6 +33,11 @@ class Program:
         return "\n".join(
             [self.code, *inserted, *(f"{name}: {list(map(str, own))}" for name, own in self.layouts.items())]
         )
+
+    def groups(self) -> list[Factors]:
+        """The mesh factors that collectives of this program run over, in the order of the program."""
+        inserted = [node.meta["collective"] for node in self.graph.nodes if "collective" in node.meta]
+        return [each.over for each in inserted if each.kind in ("all_reduce", "all_gather")]
 
 
 def build(

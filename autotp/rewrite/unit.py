@@ -75,6 +75,8 @@ class Compiler:
                 found = self._known(call, site, positions, varying) or self._new(call, site)
         if found[1] not in call.agreed:
             call.ranks.check_agreement(found[1].describe(), f"programs for {call.unit.path}")
+            device = next((tensor.device for tensor in site.tensors), call.ranks.device)
+            call.ranks.prepare(found[1].groups(), device)
             call.agreed.append(found[1])
         return found
 

@@ -94,6 +94,8 @@ def enter_part(value: torch.Tensor, ranks: Ranks, factors: Factors, dim: int, po
 
 def reduce(value: torch.Tensor, ranks: Ranks, factors: Factors) -> torch.Tensor:
     """The sum over the ranks along some factors forward; identity backward (Megatron's g)."""
+    if not (value.requires_grad and torch.is_grad_enabled()):
+        return ranks.all_reduce(value, factors, "forward")
     return _Reduce.apply(value, ranks, factors)
 
 
@@ -111,6 +113,8 @@ def gather(
 
     Over the factors in `summed` every rank has only its part of the gradient's sum, and the slice is of the sum.
     """
+    if not (value.requires_grad and torch.is_grad_enabled()):
+        return join(ranks.all_gather(value, factors, "forward"), dim, layout, factors, ranks.rank)
     return _Gather.apply(value, ranks, factors, dim, layout, summed)
 
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from ..axes.layout import Factor, Factors, coordinate, parts_of, peers
 from ..errors import PlacementError, UsageError
+from . import operators
+from .shared import HostGroup
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,9 @@ class Ranks(ABC):
         if any(int(other) != number for other in numbers):
             raise PlacementError(f"the ranks made different {what}; they need equal models, inputs and versions")
 
+    def prepare(self, over: Iterable[Factors], device: torch.device) -> None:  # noqa: B027
+        """Make what collectives over these factors need on a device. All ranks call it together, with the same factors."""
+
     @property
     def device(self) -> torch.device:
         """Where small tensors for the ranks' own agreements live."""
@@ -111,7 +118,11 @@ class Ranks(ABC):
 
 
 class ProcessRanks(Ranks):
-    """A group of processes under torch.distributed; collectives are functional, so `torch.compile` sees them."""
+    """A group of processes under torch.distributed.
+
+    Collectives of CPU tensors between processes of one machine go through memory they share. All others are functional
+    ones of torch's. `torch.compile` sees both.
+    """
 
     def __init__(self, lines: Sequence[Sequence[int]]) -> None:
         """`lines` are the global ranks of every tensor-parallel group; this process is in exactly one of them."""
@@ -122,34 +133,82 @@ class ProcessRanks(Ranks):
         super().__init__(list(mine).index(me), len(mine))
         self.lines = [list(line) for line in lines]
         self._groups: dict[Factors, dist.ProcessGroup] = {}
+        self._host_groups: dict[Factors, HostGroup | None] = {}
 
     @property
     def device(self) -> torch.device:
         on_gpu = dist.get_backend() == "nccl"
         return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
 
+    def prepare(self, over: Iterable[Factors], device: torch.device) -> None:
+        for factors in over:
+            if parts_of(factors) > 1:
+                self.group(factors)
+                self.host_group(factors, device)
+
     def group(self, factors: Factors) -> dist.ProcessGroup:
         """The process group along some factors; made at first use, which all ranks reach together."""
         if factors not in self._groups:
             members = {tuple(peers(rank, factors)) for rank in range(self.size)}
+            timeout = _timeout_of(dist.group.WORLD)
             for line in self.lines:
                 for places in sorted(members):
-                    group = dist.new_group([line[place] for place in places])
+                    group = dist.new_group([line[place] for place in places], timeout=timeout)
                     if self.rank in places and dist.get_rank() in line:
                         self._groups[factors] = group
         return self._groups[factors]
 
+    def host_group(self, factors: Factors, device: torch.device) -> HostGroup | None:
+        """The group along some factors if its ranks share memory for values on this device; made at first use."""
+        if device.type != "cpu":
+            return None
+        if factors not in self._host_groups:
+            self._host_groups[factors] = _form_host_group(self.group(factors))
+        return self._host_groups[factors]
+
     def _all_reduce(self, value: torch.Tensor, factors: Factors) -> torch.Tensor:
+        host = self.host_group(factors, value.device)
         name = self.group(factors).group_name
+        if host is not None:
+            return operators.all_reduce(value, "sum", host, name)
         return torch.ops._c10d_functional.wait_tensor(torch.ops._c10d_functional.all_reduce(value, "sum", name))
 
     def _all_gather(self, value: torch.Tensor, factors: Factors) -> list[torch.Tensor]:
+        host = self.host_group(factors, value.device)
         name, parts = self.group(factors).group_name, parts_of(factors)
+        if host is not None:
+            return list(operators.all_gather(value, host, name).unbind(0))
         value = value.reshape(1, *value.shape)
         joined = torch.ops._c10d_functional.all_gather_into_tensor(value, parts, name)
         return list(torch.ops._c10d_functional.wait_tensor(joined).unbind(0))
 
     def _reduce_scatter(self, stacked: torch.Tensor, factors: Factors) -> torch.Tensor:
+        host = self.host_group(factors, stacked.device)
         name, parts = self.group(factors).group_name, parts_of(factors)
+        if host is not None:
+            return operators.reduce_scatter(stacked, "sum", host, name)
         part = torch.ops._c10d_functional.reduce_scatter_tensor(stacked, "sum", parts, name)
         return torch.ops._c10d_functional.wait_tensor(part).squeeze(0)
+
+
+def _form_host_group(group: dist.ProcessGroup) -> HostGroup | None:
+    """Where CPU tensors would go through gloo, and all ranks of a group can share memory instead: the group that does."""
+    if "gloo" not in dist.get_backend_config(group):
+        return None
+    size = dist.get_world_size(group)
+
+    def exchange(mine: Any) -> list[Any]:
+        everything: list[Any] = [None] * size
+        dist.all_gather_object(everything, mine, group=group)
+        return everything
+
+    made = HostGroup.form(dist.get_rank(group), size, exchange, _timeout_of(group).total_seconds())
+    if made is not None:
+        operators.register(group.group_name, made)
+    return made
+
+
+def _timeout_of(group: Any) -> timedelta:
+    """How long a collective of a group waits. The user gave it for the whole world; torch does not hand it on by itself."""
+    backend = group._get_backend(group._device_types[0])
+    return getattr(getattr(backend, "options", None), "_timeout", dist.constants.default_pg_timeout)

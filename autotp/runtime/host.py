@@ -1,0 +1,114 @@
+"""Processes of one machine: which ones share it, which of them live, and memory they all map."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import platform
+import secrets
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+# Gives every process of a group one value from each, in order of their positions; all of them call it together.
+Exchange: TypeAlias = Callable[[Any], list[Any]]
+
+# Flags in shared memory are plain loads and stores here, with no fence. That is right only where the processor keeps
+# the order of loads among loads, and of stores among stores: x86-64 does, Arm and others do not.
+KEEPS_ORDER = platform.machine().lower() in ("x86_64", "amd64")
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process as others on its machine know it. `started` tells it from a later one with the same number."""
+
+    host: tuple[str, ...]
+    pid: int
+    started: str
+    cores: frozenset[int]
+
+    @staticmethod
+    def this() -> Process | None:
+        """The calling process; None where the system does not give what sharing needs."""
+        if not (sys.platform == "linux" and KEEPS_ORDER and hasattr(os, "memfd_create")):
+            return None
+        pid = os.getpid()
+        try:
+            # Equal names are not one machine, one boot is; and only in one namespace do numbers name the same process.
+            boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+            host = (socket.gethostname(), boot, os.readlink("/proc/self/ns/pid"))
+            return Process(host, pid, _stat(pid)[1], frozenset(os.sched_getaffinity(0)))
+        except OSError:
+            return None
+
+    def is_alive(self) -> bool:
+        """Returns if the process still runs. One that ended but was not waited for by its parent does not."""
+        try:
+            state, started = _stat(self.pid)
+        except OSError:
+            return False
+        return state not in "ZXx" and started == self.started
+
+
+def _stat(pid: int) -> tuple[str, str]:
+    """State and start time of a process, from the fields behind its name, which may hold spaces and brackets."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return fields[0], fields[19]
+
+
+def map_together(size: int, exchange: Exchange) -> tuple[mmap.mmap, list[Process]] | None:
+    """Memory of `size` bytes, zeros at first, that all processes of a group map; and the processes in order.
+
+    None, on all of them, if one cannot: another machine, another user, a system without what it takes. The memory is
+    an anonymous file. It never has a name, so nothing is left of it however the processes end.
+    """
+    me = Process.this()
+    members: list[Process | None] = exchange(me)
+    known = [member for member in members if member is not None]
+    if me is None or len(known) < len(members) or any(member.host != me.host for member in known):
+        return None
+    first = known[0] == me
+    token = secrets.token_bytes(16)
+    descriptor = _create(size, token) if first else None
+    mine = None if descriptor is None else (f"/proc/{me.pid}/fd/{descriptor}", token)
+    offered: tuple[str, bytes] | None = exchange(mine)[0]
+    memory = None if offered is None else _map(*offered, size)
+    agreed = all(exchange(memory is not None))
+    if descriptor is not None:
+        os.close(descriptor)
+    if memory is None or not agreed:
+        return None
+    if first:
+        memory[: len(token)] = bytes(len(token))
+    exchange(None)  # the token is gone before anybody uses the memory
+    return memory, known
+
+
+def _create(size: int, token: bytes) -> int | None:
+    with suppress(OSError):
+        descriptor = os.memfd_create("autotp", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(descriptor, size)
+            os.pwrite(descriptor, token, 0)
+        except OSError:
+            os.close(descriptor)
+            raise
+        return descriptor
+    return None
+
+
+def _map(path: str, token: bytes, size: int) -> mmap.mmap | None:
+    """The memory behind a path if it begins with the token, so that it is the one that was offered."""
+    try:
+        opened = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            memory = mmap.mmap(opened, size)
+        finally:
+            os.close(opened)
+    except (OSError, ValueError):
+        return None
+    return memory if memory[: len(token)] == token else None

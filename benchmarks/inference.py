@@ -1,0 +1,248 @@
+"""How fast a parallel Llama reads a prompt and writes tokens on two ranks of this machine, beside other ways to cut it.
+
+    python benchmarks/inference.py
+
+Two processes of one thread, float32, random weights: dense on one of them, a split written by hand, transformers' own
+tensor parallelism, DeepSpeed AutoTP (both where installed), and autotp. All are measured in one run, in turns, since the
+machine does other things too; shown are medians over the turns, and the medians of the ratios within a turn. Time in
+collectives, which includes waiting for the other rank, comes from separate turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import functools
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import _functional_collectives as functional
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import autotp
+from autotp.checkpoint.full import state_of
+from autotp.runtime.launch import run_ranks
+from autotp.runtime.ranks import ProcessRanks
+from autotp.runtime.shared import HostGroup
+from benchmarks.peers import libraries, megatron
+
+RANKS, BATCH, PROMPT, STEPS = 2, 4, 128, 32
+SHAPE = {
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "num_hidden_layers": 8,
+    "vocab_size": 32000,
+    "max_position_embeddings": 1024,
+}
+OURS, DENSE = "autotp", "dense, one thread"
+PHASES = ("prefill", "decode")
+
+
+@dataclass
+class Contestant:
+    """One way to run the model. `alone` runs on the first rank only, while the others wait."""
+
+    name: str
+    model: nn.Module | None
+    alone: bool = False
+    missing: str = ""
+    logits: torch.Tensor | None = None
+    tokens: torch.Tensor | None = None
+    seconds: dict[str, list[float]] = field(default_factory=lambda: {phase: [] for phase in PHASES})
+    waited: dict[str, list[float]] = field(default_factory=lambda: {phase: [] for phase in PHASES})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--turns", type=int, default=7, help="how often each way is measured")
+    parser.add_argument("--small", action="store_true", help="a model that takes no time, to try the benchmark itself")
+    options = parser.parse_args()
+    shape = {**SHAPE, "hidden_size": 64, "intermediate_size": 128, "vocab_size": 256} if options.small else SHAPE
+    with tempfile.TemporaryDirectory() as folder:
+        print(run_ranks(compare, RANKS, shape, options.turns, folder, timeout_s=600, limit_s=3600)[0])
+
+
+def compare(shape: dict[str, int], turns: int, folder: str) -> str:
+    """Runs on a rank; returns the table."""
+    contestants = make_contestants(dense_model(shape), folder)
+    prompt = torch.randint(3, shape["vocab_size"], (BATCH, PROMPT), generator=torch.Generator().manual_seed(1))
+    running = [each for each in contestants if each.model is not None]
+    for each in running:
+        take_turn(each, prompt, {phase: [] for phase in PHASES})  # warm
+        each.logits, each.tokens = written(each, prompt)
+    for _ in range(turns):
+        for each in running:
+            take_turn(each, prompt, each.seconds)
+    for _ in range(2):
+        for each in running:
+            take_turn(each, prompt, each.waited, clock=Clock())
+    return table(contestants)
+
+
+def dense_model(shape: dict[str, int]) -> nn.Module:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    return LlamaForCausalLM(LlamaConfig(**shape)).eval().requires_grad_(False)
+
+
+def make_contestants(dense: nn.Module, folder: str) -> list[Contestant]:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if rank == 0:
+        dense.save_pretrained(folder)
+    dist.barrier()
+    ours = autotp.parallelize(copy.deepcopy(dense))
+    split = functools.partial(megatron.split, rank=rank, size=size)
+    by_hand = split(copy.deepcopy(dense), reduce=megatron.gloo_reduce, gather=megatron.gloo_gather)
+    group = host_group(state_of(ours).ranks)
+    if group is not None:
+        shared = split(copy.deepcopy(dense), reduce=group.all_reduce, gather=lambda v: torch.cat([*group.all_gather(v)], -1))
+    return [
+        Contestant(DENSE, dense, alone=True),
+        Contestant("by hand, gloo", by_hand),
+        Contestant("by hand, autotp's collectives", None if group is None else shared, missing="no shared memory"),
+        optional("transformers", lambda: libraries.transformers_tp(folder)),
+        optional("DeepSpeed AutoTP", lambda: libraries.deepspeed_tp(copy.deepcopy(dense))),
+        Contestant(OURS, ours),
+    ]
+
+
+def host_group(ranks: ProcessRanks) -> HostGroup | None:
+    """The group that the whole world shares memory in."""
+    from autotp.axes.layout import Factor
+
+    return ranks.host_group((Factor(ranks.size, 1),), torch.device("cpu"))
+
+
+def optional(name: str, make: Callable[[], nn.Module]) -> Contestant:
+    try:
+        return Contestant(name, make().eval())
+    except libraries.Absent as absent:
+        return Contestant(name, None, missing=str(absent))
+
+
+@torch.no_grad()
+def written(contestant: Contestant, prompt: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """The logits of the prompt's last position, and greedy tokens."""
+    if contestant.alone and dist.get_rank() > 0:
+        return None, None
+    model = contestant.model
+    assert model is not None
+    result = model(input_ids=prompt, use_cache=True, logits_to_keep=1)
+    return result.logits, decode(model, result)
+
+
+def decode(model: nn.Module, result: Any) -> torch.Tensor:
+    """Write `STEPS` tokens after a prompt that was read."""
+    tokens = []
+    for _ in range(STEPS):
+        token = result.logits[:, -1:].argmax(-1)
+        tokens.append(token)
+        result = model(input_ids=token, past_key_values=result.past_key_values, use_cache=True)
+    return torch.cat(tokens, 1)
+
+
+@torch.no_grad()
+def take_turn(
+    contestant: Contestant, prompt: torch.Tensor, into: dict[str, list[float]], clock: Clock | None = None
+) -> None:
+    """Measure reading the prompt and writing tokens once: seconds, or seconds in collectives if there is a clock."""
+    dist.barrier()
+    model = contestant.model
+    if not (contestant.alone and dist.get_rank() > 0):
+        assert model is not None
+        with contextlib.nullcontext() if clock is None else clock.running():
+            start = time.perf_counter()
+            result = model(input_ids=prompt, use_cache=True, logits_to_keep=1)
+            read, waited = time.perf_counter(), 0.0 if clock is None else clock.seconds
+            decode(model, result)
+            end = time.perf_counter()
+        times = (read - start, end - read) if clock is None else (waited, clock.seconds - waited)
+        for phase, seconds in zip(PHASES, times, strict=True):
+            into[phase].append(seconds)
+    dist.barrier()
+
+
+class Clock:
+    """Seconds spent in the collectives of whoever runs."""
+
+    def __init__(self) -> None:
+        self.seconds, self._depth = 0.0, 0
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        entries = [
+            *((HostGroup, name) for name in ("all_reduce", "all_gather")),
+            *((dist, name) for name in ("all_reduce", "all_gather", "all_gather_into_tensor")),
+            *((functional, name) for name in ("all_reduce", "all_gather_tensor", "wait_tensor")),
+            (functional.AsyncCollectiveTensor, "trigger_wait"),
+        ]
+        if "deepspeed" in sys.modules:
+            entries.append((sys.modules["deepspeed"].comm, "inference_all_reduce"))
+            entries.append((sys.modules["deepspeed"].comm, "all_gather_into_tensor"))
+        before = [(owner, name, getattr(owner, name)) for owner, name in entries]
+        for owner, name, function in before:
+            setattr(owner, name, self._timed(function))
+        try:
+            yield
+        finally:
+            for owner, name, function in before:
+                setattr(owner, name, function)
+
+    def _timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            self._depth += 1
+            start = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._depth -= 1
+                if not self._depth:
+                    self.seconds += time.perf_counter() - start
+
+        return timed
+
+
+def table(contestants: list[Contestant]) -> str:
+    """What was measured; on ranks without the dense model, nothing."""
+    dense = contestants[0]
+    if dense.logits is None:
+        return ""
+    ours = next(each for each in contestants if each.name == OURS)
+    lines = [
+        f"{RANKS} ranks x 1 thread, prefill {BATCH} x {PROMPT}, {STEPS} decode steps at batch {BATCH}, "
+        f"median of {len(dense.seconds['prefill'])} turns\n",
+        f"{'':<30}" + "".join(f"{title:>13}" for title in ("prefill", "in coll.", "autotp is", "decode", "in coll.", "autotp is"))
+        + f"{'logits differ':>15}{'tokens':>9}",
+    ]
+    for each in contestants:
+        if each.model is None:
+            lines.append(f"{each.name:<30}  {each.missing}")
+            continue
+        cells = ""
+        for phase in PHASES:
+            ratios = [theirs / mine for theirs, mine in zip(each.seconds[phase], ours.seconds[phase], strict=True)]
+            ratio = f"{statistics.median(ratios):.2f}x as fast" if each is not ours else ""
+            cells += f"{statistics.median(each.seconds[phase]):>11.3f} s{statistics.median(each.waited[phase]):>11.3f} s{ratio:>15}"
+        difference = float((each.logits - dense.logits).abs().max() / dense.logits.abs().max())
+        same = "equal" if torch.equal(each.tokens, dense.tokens) else "DIFFER"
+        lines.append(f"{each.name:<30}{cells}{difference:>15.1e}{same:>9}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
