@@ -109,7 +109,9 @@ def make_contestants(dense: nn.Module, folder: str) -> list[Contestant]:
     by_hand = split(copy.deepcopy(dense), reduce=megatron.gloo_reduce, gather=megatron.gloo_gather)
     group = host_group(state_of(ours).ranks)
     if group is not None:
-        shared = split(copy.deepcopy(dense), reduce=group.all_reduce, gather=lambda v: torch.cat([*group.all_gather(v)], -1))
+        shared = split(
+            copy.deepcopy(dense), reduce=group.all_reduce, gather=lambda v: torch.cat([*group.all_gather(v)], -1)
+        )
     return [
         Contestant(DENSE, dense, alone=True),
         Contestant("by hand, gloo", by_hand),
@@ -226,7 +228,8 @@ def table(contestants: list[Contestant]) -> str:
     lines = [
         f"{RANKS} ranks x 1 thread, prefill {BATCH} x {PROMPT}, {STEPS} decode steps at batch {BATCH}, "
         f"median of {len(dense.seconds['prefill'])} turns\n",
-        f"{'':<30}" + "".join(f"{title:>13}" for title in ("prefill", "in coll.", "autotp is", "decode", "in coll.", "autotp is"))
+        f"{'':<30}"
+        + "".join(f"{title:>13}" for title in ("prefill", "in coll.", "autotp is", "decode", "in coll.", "autotp is"))
         + f"{'logits differ':>15}{'tokens':>9}",
     ]
     for each in contestants:

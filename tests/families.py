@@ -144,3 +144,65 @@ FAMILIES: dict[str, Family] = {
         },
     ),
 }
+
+
+WRITING = {**LLAMA_LIKE, "max_position_embeddings": 128}
+PLAIN_WRITING = {**PLAIN, "max_position_embeddings": 128}
+GPT_WRITING = {**GPT, "n_positions": 128}
+MIXED = {**WRITING, "sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]}
+TWO_STACKS = {
+    "d_model": 64,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 128,
+    "decoder_ffn_dim": 128,
+    "vocab_size": 250,
+    "max_position_embeddings": 128,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 1,
+    "forced_eos_token_id": None,
+}
+
+# Families that differ in what they do with a cache and a mask; sliding windows are shorter than the text.
+WRITERS: dict[str, Family] = {
+    "llama": Family("llama", WRITING),
+    "gpt2": Family("gpt2", GPT_WRITING),
+    "gpt_neox": Family("gpt_neox", PLAIN_WRITING),
+    "falcon": Family("falcon", FALCON),
+    "bloom": FAMILIES["bloom"],
+    "opt": Family("opt", {**PLAIN_WRITING, "ffn_dim": 128, "word_embed_proj_dim": 64}),
+    "mpt": Family("mpt", {**FAMILIES["mpt"].settings, "max_seq_len": 128}),
+    "phi3": Family("phi3", WRITING),
+    "qwen3": Family("qwen3", {**WRITING, "head_dim": 24}),
+    "gemma2": Family("gemma2", {**WRITING, "head_dim": 16, "sliding_window": 16}),
+    "gemma3_text": Family("gemma3_text", {**MIXED, "head_dim": 16}),
+    "mistral": Family("mistral", {**WRITING, "sliding_window": 16}),
+    "cohere2": Family("cohere2", MIXED),
+    "starcoder2": Family("starcoder2", {**WRITING, "sliding_window": 16}),
+    "t5": Family(
+        "t5",
+        {
+            "d_model": 64,
+            "d_kv": 16,
+            "d_ff": 128,
+            "num_layers": 2,
+            "num_decoder_layers": 2,
+            "num_heads": 4,
+            "vocab_size": 250,
+            "pad_token_id": 0,
+            "eos_token_id": 1,
+            "decoder_start_token_id": 0,
+        },
+    ),
+    "bart": Family("bart", TWO_STACKS),
+    "whisper": Family(
+        "whisper", {**TWO_STACKS, "num_mel_bins": 16, "max_source_positions": 20, "max_target_positions": 128}
+    ),
+    "gpt_bigcode": Family("gpt_bigcode", GPT_WRITING),
+    "codegen": Family("codegen", {**GPT_WRITING, "rotary_dim": 8}),
+    "stablelm": Family("stablelm", WRITING),
+}

@@ -129,17 +129,24 @@ class Guards:
         return bool(self._check(*map(at, self.places)))
 
 
-def check_later(names: tuple[str, ...], lengths: tuple[int, ...], text: str, values: Sequence[int]) -> None:
-    """Check, in a program, conditions on what opaque objects gave it: `text` over `names`, which have these values.
+@functools.cache
+def later_check(names: tuple[str, ...], lengths: tuple[int, ...], text: str) -> Callable[[Sequence[int]], None]:
+    """A check, in a program, of conditions on what opaque objects gave it: `text` over `names`, given their values.
 
     The values numbered in `lengths` were taken as larger than one while tracing; where one of them is none or one, which
-    broadcasts like any other, nothing is checked. Raises TraceError if a condition does not hold.
+    broadcasts like any other, nothing is checked. The check raises TraceError if a condition does not hold.
     """
-    if all(values[i] > 1 for i in lengths) and not _compiled(names, text)(*values):
-        raise TraceError(f"an opaque object gave sizes {list(values)} to a program for {text} ({', '.join(names)})")
+    holds = _compiled(names, text)
 
+    def check_lengths(values: Sequence[int]) -> None:
+        for i in lengths:
+            if values[i] < 2:
+                return
+        if not holds(*values):
+            raise TraceError(f"an opaque object gave sizes {list(values)} to a program for {text} ({', '.join(names)})")
 
-torch.fx.node.has_side_effect(check_later)
+    torch.fx.node.has_side_effect(check_lengths)
+    return check_lengths
 
 
 @functools.cache

@@ -41,7 +41,7 @@ from .handles import (
 from .normalise import normalise
 from .opaque import Path, Position, Widths, follow, operator_value
 from .signature import CallSite, Slot, VaryingDims
-from .symbols import Guards, Symbols, check_later, conditions_text, symbols_of
+from .symbols import Guards, Symbols, conditions_text, later_check, symbols_of
 from .units import Unit
 
 
@@ -395,7 +395,7 @@ def _check_later(graph: torch.fx.Graph, symbols: Symbols) -> None:
     with graph.inserting_before(next(iter(reversed(graph.nodes)))):
         names, values = tuple(map(str, used)), [value_of(symbol) for symbol in used]
         places = tuple(i for i, symbol in enumerate(used) if symbol in lengths)
-        graph.call_function(check_later, (names, places, conditions_text(conditions), values))
+        graph.call_function(later_check(names, places, conditions_text(conditions)), (values,))
 
 
 def _constant(size: Any) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -56,7 +56,9 @@ def _choose(context: ComptimeContext) -> None:
     site = call_site(unit.module, tuple(args), dict(kwargs))
     with torch._guards.tracing(None):
         traced, program = unit.compiler.program(unit, site, unit.positions, call.varying(site))
-    if not traced.guards.hold([call.fakes[id(tensor)] for tensor in site.tensors], traced.numbers(site, unit.positions)):
+    if not traced.guards.hold(
+        [call.fakes[id(tensor)] for tensor in site.tensors], traced.numbers(site, unit.positions)
+    ):
         raise TraceError(f"{unit.unit.path} has no program for symbolic sizes")  # its guards are dynamo's from here on
     _choice.name = _entry_of(unit, site, traced, program)
 
@@ -156,7 +158,9 @@ class _EntryCode:
 
     def program_positions(self) -> list[Any]:
         """The inputs of the program that are positions."""
-        return [node for node in self.program.graph.nodes if node.op == "placeholder" and "position_" in str(node.target)]
+        return [
+            node for node in self.program.graph.nodes if node.op == "placeholder" and "position_" in str(node.target)
+        ]
 
     def _read(self, handle: int, path: Any) -> str:
         text = self.handles[handle]
@@ -218,5 +222,3 @@ def _argument(path: str) -> str:
 
 def _fail() -> None:
     raise TraceError("a compiled block was called in a way it was not compiled for")
-
-

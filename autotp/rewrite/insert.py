@@ -174,7 +174,8 @@ class _Inserter:
                     local = collectives.gather(local, ranks, over, dim, layout)
                 return local
 
-            return Deferred.of(value, make)
+            # A compiled graph knows no lazy values.
+            return make(value) if torch.compiler.is_dynamo_compiling() else Deferred.of(value, make)
 
         over = ordered(factors_in(axes, self.placement.flow.cuts))
         return self._make((value, "deferred"), value, defer, Inserted("all_gather", "deferred", "activation", over))

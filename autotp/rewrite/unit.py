@@ -64,7 +64,11 @@ class Compiler:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def program(
-        self, call: UnitForward, site: CallSite, positions: tuple[int, ...], varying: frozenset[tuple[int, int]] = frozenset()
+        self,
+        call: UnitForward,
+        site: CallSite,
+        positions: tuple[int, ...],
+        varying: frozenset[tuple[int, int]] = frozenset(),
     ) -> tuple[Traced, Program]:
         """The program for a call: a known one whose guards hold, or a new one; dims (tensor, dim) in `varying` are no
         constants in it."""
