@@ -2,7 +2,8 @@
 
 The graph's `get_attr` nodes are the unit's parameters and buffers by path; its placeholders are, in order, the tensors,
 the handles and the positions of the call; every node that holds a tensor carries a fake one in `meta["val"]`. Of
-attributes and placeholders `meta["gradient"]` says whether they may receive one, and `meta["parameter"]` marks parameters.
+attributes and placeholders `meta["gradient"]` says whether they may receive one, and `meta["parameter"]` marks parameters;
+of operators `meta["module"]` is the path of the submodule they run in.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from .opaque import (
 from .signature import CallSite, Slot, VaryingDims
 from .symbols import Guards, Symbols
 from .units import Unit
+from .whereabouts import keep_modules, noting_modules
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ class _Tracer:
     def run(self) -> Traced:
         names = list({id(fake): name for name, fake in reversed(self.state.items())}.values())[::-1]
         flat = [self.state[name] for name in names] + self.inputs
-        with self.symbols.mode, enable_python_dispatcher():
+        with self.symbols.mode, enable_python_dispatcher(), noting_modules(self.module):
             tracer = make_fx(
                 lambda flat: self._call(names, flat),
                 tracing_mode="real",
@@ -181,6 +183,7 @@ class _Tracer:
         """The traced graph with parameters as attributes, opaque calls as Python calls and the handles as inputs."""
         graph = torch.fx.Graph()  # owned by no module, since its attributes live in many
         graph.output(graph.graph_copy(traced.graph, {}))
+        keep_modules(graph)
         placeholders = [node for node in graph.nodes if node.op == "placeholder"]
         placeholders = [node for node in placeholders if isinstance(node.meta.get("val"), torch.Tensor)]
         parameters = dict(self.module.named_parameters(remove_duplicate=False))

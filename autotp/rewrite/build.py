@@ -39,6 +39,8 @@ def build(
 ) -> Program:
     """Run all passes on a placement's graph (which changes) and compile it; `layers` are those of the unit's module."""
     graph = placement.typed.graph
+    for node in graph.nodes:
+        node.meta.setdefault("origin", node.name)
     layouts = parameter_layouts(placement)
     first = next(iter(graph.nodes))
     with graph.inserting_before(first):
