@@ -105,7 +105,7 @@ def _rebuild(typed: TypedGraph, root: torch.fx.Node, sums: list[torch.fx.Node], 
         return total
 
     final = chain([chain(sums), *rest])
-    final.meta["origin"] = root.name
+    final.meta["stands_for"] = root.name
     typed.replace_uses(root, final)
     typed.graph.eliminate_dead_code()
     typed.facts = {node: fact for node, fact in typed.facts.items() if not node._erased}

@@ -167,7 +167,7 @@ class _Localiser:
         users = list(node.users)
         with self.graph.inserting_after(node):
             scaled = self.graph.call_function(aten.div.Tensor, (node, count))
-        scaled.meta = dict(node.meta)
+        scaled.meta = {**node.meta, "made": "a mean over a slice is its sum, divided by the whole count"}
         for user in users:
             user.replace_input_with(node, scaled)
 
