@@ -1,6 +1,6 @@
 """autotp: tensor parallelism for unmodified PyTorch models, inferred, proved and shown."""
 
-from .api import parallelize, plan
+from .api import diff, parallelize, plan
 from .checkpoint.full import full_gradients, full_state_dict
 from .errors import (
     AutotpError,
@@ -28,6 +28,7 @@ __all__ = [
     "UnsoundPlanError",
     "UsageError",
     "VerificationError",
+    "diff",
     "full_gradients",
     "full_state_dict",
     "parallelize",

@@ -227,7 +227,10 @@ class _Localiser:
         ranks = next(n for n in self.graph.nodes if n.op == "placeholder" and n.target == "ranks")
         with self.graph.inserting_before(node):
             filled = self.graph.call_function(fill_padding, (value, ranks))
-        filled.meta = {"val": value.meta["val"], "made": "padding is filled in, since a zero would give no finite number"}
+        filled.meta = {
+            "val": value.meta["val"],
+            "made": "padding is filled in, since a zero would give no finite number",
+        }
         node.replace_input_with(value, filled)
 
 

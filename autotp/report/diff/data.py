@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...planner.plan import CollectivePlan, ParameterPlan
+from ...planner.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -122,9 +122,6 @@ class UnitDiff:
     steps: tuple[Step, ...]
     axes: tuple[CutAxis, ...]
     layers: tuple[LayerChange, ...]
-    parameters: tuple[ParameterPlan, ...]
-    collectives: tuple[CollectivePlan, ...]
-    not_cut: tuple[str, ...]
     unchanged: str = ""
 
     def changed(self) -> tuple[Step, ...]:
@@ -133,23 +130,8 @@ class UnitDiff:
 
 
 @dataclass(frozen=True)
-class Outside:
-    """A parameter that belongs to no unit, and why it is left whole."""
-
-    name: str
-    shape: tuple[int, ...]
-    reason: str
-
-
-@dataclass(frozen=True)
 class Diff:
-    """A model before and after parallelisation over `tp` ranks; `parameters` counts those of the model and of one rank."""
+    """What one plan does to a model; the units are the plan's, in its order."""
 
-    model: str
-    tp: int
-    hardware: str
-    tokens: int
-    element_bytes: int
-    parameters: tuple[int, int]
+    plan: Plan
     units: tuple[UnitDiff, ...]
-    outside: tuple[Outside, ...] = ()

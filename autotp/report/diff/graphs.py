@@ -44,7 +44,7 @@ def operator_of(node: torch.fx.Node) -> str:
         return "output"
     if "opaque" in node.meta:
         return str(node.meta["opaque"])
-    return operator_name(node.target).rpartition(".")[2]
+    return operator_name(node.target).rpartition(".")[2].replace("keep_zero", "keep padding zero")
 
 
 @dataclass(frozen=True)

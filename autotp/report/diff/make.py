@@ -27,7 +27,7 @@ from ...rewrite.layers import parallel_layers
 from ...rewrite.unit import skeleton
 from ...runtime.layers import ParallelLayer
 from ...runtime.ranks import Ranks
-from .data import Diff, LayerChange, Outside, UnitDiff
+from .data import Diff, LayerChange, UnitDiff
 from .sides import Sides
 from .steps import make_steps
 
@@ -55,16 +55,7 @@ def make_diff(model: nn.Module, found: Survey, plan: Plan, rules: tuple[Path, ..
     dense = skeleton(model)
     parallel = apply_plan(skeleton(model), plan, Planned(0, plan.tp), make_compilers(plan, found, rules))
     maker = _Maker(dense, parallel, found, plan, rules)
-    return Diff(
-        model=plan.model,
-        tp=plan.tp,
-        hardware=plan.hardware,
-        tokens=plan.tokens,
-        element_bytes=plan.element_bytes,
-        parameters=plan.elements(),
-        units=tuple(maker.unit(unit) for unit in plan.units),
-        outside=tuple(Outside(p.name, p.shape, p.reason) for p in plan.outside),
-    )
+    return Diff(plan, tuple(maker.unit(unit) for unit in plan.units))
 
 
 class _Maker:
@@ -90,9 +81,6 @@ class _Maker:
             steps=make_steps(sides, plan, self.plan.tp) if sides else (),
             axes=sides.cut_axes(plan) if sides else (),
             layers=tuple(layers.values()),
-            parameters=plan.parameters,
-            collectives=plan.collectives,
-            not_cut=plan.not_cut,
             unchanged="" if sides else UNCUT,
         )
 

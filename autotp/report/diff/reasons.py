@@ -100,9 +100,15 @@ class Reasons:
             )
         if what.kind == "slice":
             letters = self.letters(self.sides.held[node].axes - self.sides.held[next(inputs_of(node))].axes)
-            return INSERTED, f"{name} is whole, and slices along {letters} are wanted by {readers}: each rank takes its own"
+            return (
+                INSERTED,
+                f"{name} is whole, and slices along {letters} are wanted by {readers}: each rank takes its own",
+            )
         if what.phase == "deferred":
-            return INSERTED, f"{name} leaves the unit as slices, since nobody is known to read it; it is gathered if read"
+            return (
+                INSERTED,
+                f"{name} leaves the unit as slices, since nobody is known to read it; it is gathered if read",
+            )
         return INSERTED, f"{name} is a slice on {ranks}, and all of it is wanted by {readers}"
 
 

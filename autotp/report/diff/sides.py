@@ -10,7 +10,7 @@ import torch
 
 from ...axes.facts import Fact
 from ...axes.layout import Factor
-from ...axes.term import Axis, axes_of
+from ...axes.term import axes_of
 from ...placement.flow import Flow
 from ...placement.typed import is_parameter
 from ...planner.cost import Sizing

@@ -29,8 +29,9 @@ class Words:
         for node, fact in facts.items():
             value = node.meta["val"]
             for size, term in zip(value.shape, fact.dims, strict=True) if isinstance(value, torch.Tensor) else ():
-                if not isinstance(size, int) and isinstance(resolve(term), Axis):
-                    yield term.size, str(self.expression(size))
+                letter = str(self.expression(size))
+                if not letter.isdecimal() and isinstance(resolve(term), Axis):
+                    yield term.size, letter
 
     def expression(self, size: Any) -> Any:
         """A size as a number or a formula in letters."""
