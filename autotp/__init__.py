@@ -13,12 +13,14 @@ from .errors import (
     VerificationError,
 )
 from .planner.plan import Plan
+from .report.diff import GraphDiff
 from .verify import Report, verify
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AutotpError",
+    "GraphDiff",
     "PlacementError",
     "Plan",
     "PlanError",

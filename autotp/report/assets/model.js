@@ -7,7 +7,11 @@ const AXIS_COLOURS = ["#2563eb", "#7c3aed", "#0d9488", "#c2410c", "#4d7c0f", "#b
 const state = { size: DATA.indexOf(GIVEN[0]), unit: 0, phase: "forward", detail: "outline", open: new Set(), selected: null, axis: null, module: null };
 
 const diff = () => DATA[state.size];
-const unit = () => diff().units[state.unit];
+const NOTHING = {
+  title: "nothing to show", module: "", unchanged: "no unit of the model could be traced; autotp plan says why", instances: [],
+  steps: [], axes: [], layers: [], parameters: [], collectives: [], not_cut: [],
+};
+const unit = () => diff().units[state.unit] || NOTHING;
 const axisColour = (letter) => AXIS_COLOURS[Math.max(0, unit().axes.findIndex((axis) => axis.name === letter)) % AXIS_COLOURS.length];
 
 function byteSize(bytes) {

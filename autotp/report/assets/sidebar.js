@@ -36,12 +36,17 @@ function showTree() {
     return `<button class="unit" data-unit="${i}" aria-current="${i === state.unit}"><div class="path">${safe(each.title)}</div><div class="facts">${safe(facts.filter(Boolean).join(" · "))}</div></button>${i === state.unit ? modulesHtml(each) : ""}`;
   });
   const collectives = unit().steps.filter((step) => step.transfer && (step.transfer.forward_bytes || step.transfer.backward_bytes));
-  const hops = collectives.map((step) => `<button class="hop ${bytesNow(step) ? "" : "asleep"}" data-hop="${safe(step.name)}"><span class="dot"></span><span class="of">${safe(step.module || either(step).name)}</span><span class="bytes">${bytesNow(step) ? `${safe(kindNow(step))} ${byteSize(bytesNow(step))}` : `in ${state.phase === "forward" ? "backward" : "forward"}`}</span></button>`);
+  const hops = collectives.map((step) => `<button class="hop ${bytesNow(step) ? "" : "asleep"}" data-hop="${safe(step.name)}"><span class="dot"></span><span class="of">${safe(aboutOf(step))}</span><span class="bytes">${bytesNow(step) ? `${safe(kindNow(step))} ${byteSize(bytesNow(step))}` : `in ${state.phase === "forward" ? "backward" : "forward"}`}</span></button>`);
   const tree = document.getElementById("tree");
   tree.innerHTML = `<h3>${safe(diff().plan.model)}</h3>${units.join("")}${hops.length ? `<h3>Collectives of this unit, ${state.phase}</h3>${hops.join("")}` : ""}${outsideHtml()}`;
   for (const button of tree.querySelectorAll("[data-unit]")) button.onclick = () => setUnit(Number(button.dataset.unit));
   for (const button of tree.querySelectorAll("[data-module]")) button.onclick = () => followModule(button.dataset.module);
   for (const button of tree.querySelectorAll("[data-hop]")) button.onclick = () => goTo(button.dataset.hop);
+}
+// What a collective is about: the parameter, or the module that made the value.
+function aboutOf(step) {
+  const source = layoutNow().byName.get(step.after.inputs[0]);
+  return step.transfer.of === "parameter" && source ? either(source).name : step.module || either(step).name;
 }
 function modulesHtml(each) {
   const tree = new Map();

@@ -40,7 +40,7 @@ class GraphDiff:
                 path or "." for diff in self.diffs for u in diff.units for path in (u.instances[0], u.instances[-1])
             }
             raise UsageError(f"no unit matches {unit!r}{nearest(unit, known)}")
-        return GraphDiff(diffs)
+        return GraphDiff(tuple(diff for diff in diffs if diff.units))
 
     def renderable(self, context: int = CONTEXT, full: bool = False) -> Group:
         """The difference for a rich console."""

@@ -44,12 +44,12 @@ def _data(diff: Diff) -> dict[str, Any]:
 
 def _unit(diff: Diff, unit: UnitDiff) -> dict[str, Any]:
     plan = next(plan for plan in diff.plan.units if plan.instances == unit.instances)
-    own = {"title": place_of(unit.instances), "not_cut": plan.not_cut}
-    lists = {"parameters": plan.parameters, "collectives": plan.collectives}
     return {
         **dataclasses.asdict(unit),
-        **own,
-        **{name: [dataclasses.asdict(entry) for entry in entries] for name, entries in lists.items()},  # type: ignore[attr-defined]
+        "title": place_of(unit.instances),
+        "not_cut": plan.not_cut,
+        "parameters": [dataclasses.asdict(parameter) for parameter in plan.parameters],
+        "collectives": [dataclasses.asdict(collective) for collective in plan.collectives],
     }
 
 

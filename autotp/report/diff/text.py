@@ -78,7 +78,8 @@ def _steps(unit: UnitDiff, context: int, full: bool) -> Table:
     table = make_table(("", "step", "operator", "whole", "on a rank", "moves"))
     for line in lines(unit.steps, context, full):
         if isinstance(line, Folded):
-            table.add_row(*(Text(cell) for cell in ("", f"· {line.count} steps", line.words, "", "", "")), style="dim")
+            words = Text(line.words, no_wrap=True, overflow="ellipsis")
+            table.add_row("", Text(f"· {line.count} steps"), words, style="dim")
         else:
             style = MOVES if line.transfer and line.transfer.moves else STYLES[line.change]
             table.add_row(*map(Text, _cells(line)), style=style)

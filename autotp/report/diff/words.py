@@ -47,6 +47,8 @@ class Words:
 
     def _local(self, size: Any, term: Term, held: frozenset[Axis]) -> str:
         layout = layout_of(term, {axis: self.cuts[axis] for axis in held})
+        if layout.local_size == layout.size:
+            return _text(self.expression(size))
         return _text(sympy.expand(self.expression(size) * sympy.Rational(layout.local_size, layout.size)))
 
     def dims(self, value: torch.Tensor, dims: Iterable[Term], held: frozenset[Axis]) -> tuple[DimTerm, ...]:
