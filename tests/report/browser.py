@@ -67,6 +67,27 @@ class Page:
         """Press a button of one of the switches in the head."""
         self.all(f"#{group} button[data-value='{value}']")[0].click()
 
+    def drag(self, selector: str, right: int, down: int) -> None:
+        """Drag from the lower left corner of an element."""
+        from selenium.webdriver import ActionChains
+
+        element = self.all(selector)[0]
+        corner = -(element.rect["width"] // 2) + 12, element.rect["height"] // 2 - 90
+        chain = ActionChains(self.driver, duration=20).move_to_element_with_offset(element, *corner)
+        chain.click_and_hold().move_by_offset(right, down).release().perform()
+
+    def wheel(self, selector: str, down: int) -> None:
+        """Turn the wheel over an element."""
+        from selenium.webdriver import ActionChains
+        from selenium.webdriver.common.actions.wheel_input import ScrollOrigin
+
+        origin = ScrollOrigin.from_element(self.all(selector)[0])
+        ActionChains(self.driver).scroll_from_origin(origin, 0, down).perform()
+
+    def wait(self, milliseconds: int) -> None:
+        """Let the page's own animations end."""
+        self.driver.execute_async_script(f"setTimeout(arguments[0], {milliseconds})")
+
     def type(self, selector: str, text: str) -> None:
         """Type into an element."""
         self.all(selector)[0].send_keys(text)

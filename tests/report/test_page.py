@@ -150,13 +150,18 @@ def test_both_panes_move_together(page: Page) -> None:
     views = "[...document.querySelectorAll('g.view')].map((view) => view.getAttribute('transform'))"
     start = page.ask(views)
     assert start[0] == start[1]
-    page.all("#fit")[0].click()
+    page.drag("#before svg", 40, 30)
+    dragged = page.ask(views)
+    assert dragged[0] == dragged[1] != start[0]
+    page.wheel("#after svg", -300)
+    zoomed = page.ask(views)
+    assert zoomed[0] == zoomed[1] != dragged[0]
     page.all("#next")[0].click()
     assert page.text("#which") == "1 of 2"
-    page.driver.set_script_timeout(5)
-    page.driver.execute_async_script("setTimeout(arguments[0], 600)")
-    end = page.ask(views)
-    assert end[0] == end[1] != start[0]
+    page.wait(600)
+    assert len(set(page.ask(views))) == 1
+    page.all("#after g.node.selected")[0].click()  # it was brought into view, so a mouse reaches it
+    assert "all-reduce" in page.text("#panel")
 
 
 def test_light_and_dark(page: Page) -> None:

@@ -62,6 +62,6 @@ function makeLayout() {
   for (const card of cards.values()) Object.assign(card, graph.node(card.id));
   const points = new Map(edges.filter((edge) => !edge.through).map((edge) => [edge.key, graph.edge(edge.from, edge.to).points]));
   for (const edge of edges) edge.points = edge.through ? edge.through.flatMap((key) => points.get(key)) : points.get(edge.key);
-  const { width, height } = graph.graph();
+  const [width, height] = ["width", "height"].map((size) => (cards.size ? graph.graph()[size] : 1));
   return { cards, home, byName, edges, width, height, milliseconds };
 }
