@@ -164,6 +164,15 @@ def test_both_panes_move_together(page: Page) -> None:
     assert "all-reduce" in page.text("#panel")
 
 
+def test_wide_leaves_the_graphs_alone(page: Page) -> None:
+    width = page.ask("document.querySelector('#after svg').clientWidth")
+    page.all("#wide")[0].click()
+    assert not page.all("#tree")[0].is_displayed()
+    assert page.ask("document.querySelector('#after svg').clientWidth") > width + 200
+    page.click("#after g.node.row")
+    assert page.all("#panel")[0].is_displayed()
+
+
 def test_light_and_dark(page: Page) -> None:
     colour = "getComputedStyle(document.body).backgroundColor"
     before = page.ask(colour)

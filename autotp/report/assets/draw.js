@@ -92,7 +92,7 @@ function fillCollective(node, card) {
   node.append("rect").attr("class", "box").attr("rx", 15).attr("width", card.width).attr("height", card.height);
   const text = node.append("text").attr("x", card.width / 2).attr("y", 19.5).attr("text-anchor", "middle");
   text.append("tspan").attr("class", "name").text(kindNow(card.last));
-  text.append("tspan").attr("class", "sub").attr("dx", 8).text(bytes ? byteSize(bytes) : "no bytes");
+  text.append("tspan").attr("class", "sub").attr("dx", 8).text(bytesText(bytes));
   node.append("title").text(card.last.why);
 }
 

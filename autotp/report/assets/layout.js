@@ -18,10 +18,11 @@ function titleOf(card, side) {
   const paths = [...new Set(card.steps.map((step) => step.module))];
   const own = card.steps.map((step) => step.before || step.after).map((value) => value.operator);
   const norm = paths.length === 1 && card.weights.some((step) => step.role === "parameter") ? paths[0].split(".").pop() : "";
-  return norm || [...new Set(own)].slice(0, 3).join(" · ") + (new Set(own).size > 3 ? " …" : "");
+  const module = card.steps.length > 12 && card.module ? `${card.module.split(".").pop()}: ` : "";
+  return norm || module + [...new Set(own)].slice(0, 3).join(" · ") + (new Set(own).size > 3 ? " …" : "");
 }
 function subtitleOf(card) {
-  if (card.many) return `${card.steps.length} steps${card.module && !card.weights.length ? ` in ${card.module}` : ""}`;
+  if (card.many) return `${card.steps.length} steps${card.module && !card.weights.some((step) => step.role === "parameter") ? ` in ${card.module}` : ""}`;
   const name = either(card.last).name;
   if (["input", "output"].includes(card.role)) return card.role === "input" ? name : "";
   if (card.role === "parameter") return name;
@@ -32,7 +33,7 @@ function weightText(step, side) {
   return `${value.name.split(".").pop()} ${shapeText(value.shapes)}`;
 }
 function sizeOf(card) {
-  if (isCollective(card)) return { width: 188, height: PILL };
+  if (isCollective(card)) return { width: pillWidth(card), height: PILL };
   const texts = ["before", "after"].flatMap((side) => [
     widthOf("name", titleOf(card, side)), widthOf("sub", subtitleOf(card)),
     widthOf("shape", shapeText((card.last[side] || either(card.last)).shapes)) + 4,
@@ -41,6 +42,14 @@ function sizeOf(card) {
   const rows = 1 + (subtitleOf(card) ? 1 : 0) + (shapeText(either(card.last).shapes) ? 1 : 0) + Math.min(card.weights.length, 3);
   return { width: Math.min(280, Math.max(96, Math.max(...texts) + 32)), height: 14 + rows * 15.5 };
 }
+
+// Wide enough for what it does in either phase, so that a switch moves nothing.
+function pillWidth(card) {
+  const { transfer } = card.last;
+  const texts = ["forward", "backward"].map((phase) => widthOf("name", transfer[phase]) + widthOf("sub", bytesText(transfer[`${phase}_bytes`])));
+  return Math.max(150, Math.max(...texts) + 44);
+}
+const bytesText = (bytes) => (bytes ? byteSize(bytes) : "no bytes");
 
 function layoutNow() {
   const key = [state.size, state.unit, state.detail, ...[...state.open].sort()].join("/");
@@ -52,7 +61,7 @@ function makeLayout() {
   const { cards, home, byName } = makeCards();
   const edges = makeEdges(cards, home);
   const graph = new dagre.graphlib.Graph({ multigraph: false });
-  graph.setGraph({ rankdir: "TB", nodesep: 18, ranksep: 24, edgesep: 10, marginx: 20, marginy: 20, ranker: "network-simplex" });
+  graph.setGraph({ rankdir: "TB", nodesep: 14, ranksep: 24, edgesep: 10, marginx: 20, marginy: 20, ranker: "network-simplex" });
   graph.setDefaultEdgeLabel(() => ({}));
   for (const card of cards.values()) graph.setNode(card.id, sizeOf(card));
   for (const edge of edges) if (!edge.through) graph.setEdge(edge.from, edge.to, { weight: edge.after ? 2 : 1 });

@@ -89,13 +89,19 @@ function listen() {
   on("zoom-in", "click", () => panes.after.svg.transition().duration(150).call(zoom.scaleBy, 1.3));
   on("zoom-out", "click", () => panes.after.svg.transition().duration(150).call(zoom.scaleBy, 1 / 1.3));
   on("next", "click", () => hop(1)); on("previous", "click", () => hop(-1));
+  on("wide", "click", () => setWide(!document.body.classList.contains("wide")));
   on("theme", "click", () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
   document.addEventListener("keydown", (event) => {
     if (event.target.tagName === "INPUT" || event.ctrlKey || event.metaKey || event.altKey) return;
-    const action = { "/": () => document.getElementById("search").focus(), f: () => fit(), n: () => hop(1), p: () => hop(-1), Escape: () => select(null) }[event.key];
+    const action = { "/": () => document.getElementById("search").focus(), f: () => fit(), w: () => setWide(!document.body.classList.contains("wide")), n: () => hop(1), p: () => hop(-1), Escape: () => select(null) }[event.key];
     if (action) { event.preventDefault(); action(); }
   });
   new ResizeObserver(() => { if (!state.moved) start(); }).observe(document.getElementById("panes"));
+}
+function setWide(wide) {
+  document.body.classList.toggle("wide", wide);
+  document.getElementById("wide").setAttribute("aria-pressed", String(wide));
+  start();
 }
 function setTheme(theme) { document.documentElement.dataset.theme = theme; }
 

@@ -11,6 +11,7 @@ function showPanel() {
   const panel = document.getElementById("panel");
   panel.innerHTML = card ? (card.many ? blockPanel(card) : stepPanel(card.last, card, layout)) : unitPanel();
   panel.dataset.shows = card ? card.id : "";
+  panel.classList.toggle("idle", !card);
   panel.scrollTop = 0;
   for (const link of panel.querySelectorAll("[data-step]")) link.onclick = () => goTo(link.dataset.step);
   for (const axis of panel.querySelectorAll("[data-axis]")) axis.onclick = () => followAxis(axis.dataset.axis);
@@ -96,7 +97,7 @@ function blockPanel(card) {
 function unitPanel() {
   const shown = unit(), axes = shown.axes.map((axis) => `<button class="axis ${state.axis === axis.name ? "on" : ""}" data-axis="${axis.name}">
       <span class="letter" style="background:${axisColour(axis.name)}">${axis.name}</span><b>an axis of ${axis.size}${axis.padded === axis.size ? "" : `, padded to ${axis.padded}`}, cut in ${axis.parts}</b>
-      <span class="words">${axis.local} on a rank · rule ${safe(axis.rule || "of the plan")} · ${axis.parameters.length} parameters</span></button>`);
+      <span class="words">${axis.local} on a rank · rule ${safe(axis.rule || "of the plan")} · ${axis.parameters.length} parameter${axis.parameters.length === 1 ? "" : "s"}</span></button>`);
   const layers = d3.rollups(shown.layers, (same) => same.map((layer) => layer.path || "the unit itself"), (layer) => `${layer.before} → ${layer.after}`);
   return `<div class="title">${safe(shown.module)}</div><div class="sub">${safe(shown.title)}</div>
     ${axes.length ? `<h3>Cut axes: click one to follow it</h3>${axes.join("")}` : ""}

@@ -70,6 +70,6 @@ function showLegend() {
     key(bar("column"), "column"), key(bar("row"), "row"), key(bar("vocabulary"), "vocabulary"), key(bar("attention"), "attention"), key(bar("operator"), "other"), `<span class="rule"></span>`,
     key(box("whole"), "whole on every rank"), key(box("slice"), "slice"), key(box("partial"), "partial sum"), `<span class="rule"></span>`,
     key(box("collective"), "moves bytes in this phase"), key(box("asleep"), "identity in this phase"),
-    `<span class="keys"><kbd>/</kbd> search <kbd>n</kbd> <kbd>p</kbd> collectives <kbd>f</kbd> fit <kbd>Esc</kbd> close</span>`,
+    `<span class="keys"><kbd>/</kbd> search <kbd>n</kbd> <kbd>p</kbd> collectives <kbd>f</kbd> fit <kbd>w</kbd> wide <kbd>Esc</kbd> close</span>`,
   ].join("");
 }
