@@ -309,7 +309,8 @@ def test_text_folds_and_unfolds(llama: GraphDiff) -> None:
     assert any("equal units" in line for line in text.splitlines())
     assert "lm_head · Linear" not in text
     unfolded = llama.text(unit="model.layers.1", full=True)
-    assert "steps" not in unfolded.partition("operator")[2]
+    assert "· " not in unfolded.partition("operator")[2]
+    assert ["· 2 on slices of A", "view, transpose"] in rows
     count = sum(len(unit.steps) for unit in llama.only("model.layers.1").diffs[0].units)
     assert len(unfolded.splitlines()) > count
     lengths = [len(llama.text(context=context).splitlines()) for context in (0, 1, 5)]

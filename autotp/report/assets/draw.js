@@ -133,7 +133,7 @@ function fit(animate = true) {
 // As wide as the pane, from the top: large enough to read.
 function start() {
   const { width } = layoutNow(), size = paneSize();
-  const scale = Math.max(0.55, Math.min(1, size.width / width));
+  const scale = Math.max(0.48, Math.min(1, size.width / width));
   const centre = d3.median([...layoutNow().cards.values()].filter((card) => card.after), (card) => card.x) || width / 2;
   const x = width * scale <= size.width ? (size.width - width * scale) / 2 : Math.min(0, Math.max(size.width - width * scale, size.width / 2 - centre * scale));
   moveTo(d3.zoomIdentity.translate(x, 4).scale(scale), false);

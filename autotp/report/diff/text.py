@@ -78,8 +78,7 @@ def _steps(unit: UnitDiff, context: int, full: bool) -> Table:
     table = make_table(("", "step", "operator", "whole", "on a rank", "moves"))
     for line in lines(unit.steps, context, full):
         if isinstance(line, Folded):
-            words = Text(line.words, no_wrap=True, overflow="ellipsis")
-            table.add_row("", Text(f"· {line.count} steps"), words, style="dim")
+            table.add_row("", Text(f"· {line.count} {line.words}"), Text(line.operators), style="dim")
         else:
             style = MOVES if line.transfer and line.transfer.moves else STYLES[line.change]
             table.add_row(*map(Text, _cells(line)), style=style)
@@ -118,10 +117,11 @@ def moves(step: Step) -> str:
 
 @dataclass(frozen=True)
 class Folded:
-    """Steps that are not shown."""
+    """Steps that are not shown: how many, what they have in common, and some of their operators."""
 
     count: int
     words: str
+    operators: str
 
 
 def lines(steps: Sequence[Step], context: int, full: bool = False) -> Iterator[Step | Folded]:
@@ -134,7 +134,7 @@ def lines(steps: Sequence[Step], context: int, full: bool = False) -> Iterator[S
         if visible or len(some) == 1:
             yield from some
         else:
-            yield Folded(len(some), f"{words}: {_operators(some)}")
+            yield Folded(len(some), words, _operators(some))
 
 
 def _matters(step: Step) -> bool:
@@ -150,7 +150,7 @@ def _near(steps: Sequence[Step], place: int, context: int) -> bool:
 def _fold_words(step: Step, shown: bool) -> str:
     if shown:
         return ""
-    return "unchanged" if step.change == "same" else f"slices along {' and '.join(step.axes)}"
+    return "unchanged" if step.change == "same" else f"on slices of {' and '.join(step.axes)}"
 
 
 def _operators(steps: Sequence[Step], most: int = 3) -> str:
