@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,7 @@ from torch import nn
 from torch.fx import traceback
 
 _KEY = "module"
+_TRACING = threading.RLock()  # torch keeps what nodes are marked with in one place for all threads
 
 
 @contextmanager
@@ -18,14 +20,12 @@ def noting_modules(module: nn.Module) -> Iterator[None]:
     """Inside the context, nodes that are traced while a submodule runs are marked with its path."""
     running: list[Any] = []
     hooks = [hook for path, part in module.named_modules() if path for hook in _hooks(part, path, running)]
-    try:
-        with traceback.preserve_node_meta():
+    with _TRACING, traceback.preserve_node_meta():
+        try:
             yield
-    finally:
-        while running:  # modules that an exception left
-            running.pop().__exit__(None, None, None)
-        for hook in hooks:
-            hook.remove()
+        finally:
+            for hook in hooks:
+                hook.remove()
 
 
 def _hooks(module: nn.Module, path: str, running: list[Any]) -> Iterator[Any]:
@@ -37,7 +37,7 @@ def _hooks(module: nn.Module, path: str, running: list[Any]) -> Iterator[Any]:
         running.pop().__exit__(None, None, None)
 
     yield module.register_forward_pre_hook(enter)
-    yield module.register_forward_hook(leave)
+    yield module.register_forward_hook(leave, always_call=True)  # also where a forward fails
 
 
 def keep_modules(graph: torch.fx.Graph) -> None:

@@ -3,14 +3,18 @@
 import copy
 import dataclasses
 import json
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
+from io import StringIO
 from typing import Any
+from xml.etree import ElementTree
 
 import networkx as nx
 import pytest
 import torch
+from rich.console import Console
 from torch import nn
 
 import autotp
@@ -344,6 +348,22 @@ def test_dot_has_both_graphs(llama: GraphDiff) -> None:
         == after
     )
     assert "all-reduce\\nreduce\\nb × s × 64\\n512 KiB forward" in dot
+
+
+@pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz's dot is not installed: apt-get install graphviz")
+def test_graphviz_draws_it(llama: GraphDiff) -> None:
+    drawn = ElementTree.fromstring(llama.only("model.layers.0").svg())
+    titles = {element.text for element in drawn.iter("{http://www.w3.org/2000/svg}title")}
+    assert {"before_0_0:linear", "after_0_0:linear", "after_0_0:reduce"} <= titles
+
+
+def test_collectives_stand_out_in_a_terminal(llama: GraphDiff) -> None:
+    file = StringIO()
+    Console(file=file, force_terminal=True, color_system="standard", width=120, no_color=False).print(
+        llama.renderable()
+    )
+    (reduce, *_) = [line for line in file.getvalue().splitlines() if "KiB forward" in line and "reduce" in line]
+    assert "\x1b[1;35m" in reduce  # bold magenta
 
 
 def test_svg_without_graphviz_is_an_error_with_a_next_step(llama: GraphDiff, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,8 @@ def diff_text(diff: Diff, units: Sequence[UnitDiff], context: int = CONTEXT, ful
     ones; with `full` nothing is folded."""
     plans = {plan.instances: plan for plan in diff.plan.units}
     parts = [part for unit in units for part in unit_text(unit, plans[unit.instances], context, full)]
-    return paragraphs((plan_summary(diff.plan), _legend(), *parts))
+    nothing = [] if diff.plan.units else [Text("no unit of the model could be traced; autotp plan says why", "dim")]
+    return paragraphs((plan_summary(diff.plan), _legend(), *nothing, *parts))
 
 
 def _legend() -> Text:
