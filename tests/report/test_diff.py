@@ -271,9 +271,13 @@ def test_a_given_plan_is_shown() -> None:
     config = FAMILIES["llama"].config()
     plan = autotp.plan(config, 2)
     whole = without(plan, "mlp.")
-    unit = block(autotp.diff(config, 2, plan=whole).diffs[0])
+    shown = autotp.diff(config, 2, plan=whole).diffs[0]
+    unit = block(shown)
     assert {axis.rule for axis in unit.axes} == {"attention"}
     assert step(unit, "silu").state == "whole"
+    assert autotp.diff(config, 2, plan=plan).diffs[0].plan == plan
+    assert plan.units[1].count("forward") == 2
+    assert shown.plan.units[1].count("forward") == 1  # those that the edited layouts need
     with pytest.raises(PlanError, match="for 2 ranks"):
         autotp.diff(config, 4, plan=plan)
     with pytest.raises(PlanError, match="another model"):

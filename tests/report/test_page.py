@@ -141,6 +141,8 @@ def test_units_blocks_axes_and_modules(page: Page) -> None:
     page.click("#after g.node.many")
     page.click("#panel .open")
     assert len(page.all("#after g.node")) > count
+    page.click("#panel .open")  # and folded again
+    assert len(page.all("#after g.node")) == count
     page.click("#tree .unit[data-unit='2']")
     assert "lm_head" in page.text("#tree .unit[aria-current='true']")
     assert page.all("#after g.node[data-id='gather']")

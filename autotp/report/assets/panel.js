@@ -47,6 +47,7 @@ function stepPanel(step, card, layout) {
     </dl>
     ${step.dims.length ? `<h3>Dimensions: whole, on a rank, and what they are made of</h3>${step.dims.map(dimHtml).join("")}` : ""}
     ${card.weights.length && card.last === step ? `<h3>Parameters</h3>${card.weights.map(weightHtml).join("")}` : ""}
+    ${state.open.has(step.block) ? `<button class="open" data-block="${step.block}">fold these steps again</button>` : ""}
     ${linksHtml("Reads", readsOf(step, layout))}${linksHtml("Read by", readersOf(step))}`;
 }
 const mainKind = (step) => (step.transfer.forward === "identity" ? step.transfer.backward : step.transfer.forward);

@@ -5,6 +5,7 @@ Nodes are paired by their recorded origin (see `rewrite.build`), never by resemb
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ from ...chains.collect import mark_collected
 from ...errors import PlanError
 from ...placement.impose import impose
 from ...placement.place import place
+from ...planner.assemble import collective_plan
 from ...planner.cost import Workload, hardware
 from ...planner.plan import Plan, UnitPlan
 from ...planner.survey import Survey
@@ -50,12 +52,14 @@ class Planned(Ranks):
 def make_diff(model: nn.Module, found: Survey, plan: Plan, rules: tuple[Path, ...] = ()) -> Diff:
     """What a plan does to a surveyed model. No weight is read, and the model is left as it is.
 
+    The plan in the result has the collectives that its layouts need, also where those of an edited plan are out of date.
     Raises PlanError for a plan of another model, UnsoundPlanError for one that cuts what must stay whole.
     """
     dense = skeleton(model)
     parallel = apply_plan(skeleton(model), plan, Planned(0, plan.tp), make_compilers(plan, found, rules))
     maker = _Maker(dense, parallel, found, plan, rules)
-    return Diff(plan, tuple(maker.unit(unit) for unit in plan.units))
+    pairs = [maker.unit(unit) for unit in plan.units]
+    return Diff(replace(plan, units=tuple(unit for unit, _ in pairs)), tuple(changes for _, changes in pairs))
 
 
 class _Maker:
@@ -65,24 +69,23 @@ class _Maker:
         self.dense, self.parallel, self.found, self.plan, self.rules = dense, parallel, found, plan, rules
         self.machine, self.workload = hardware(plan.hardware, rules), Workload(plan.tokens, plan.element_bytes)
 
-    def unit(self, plan: UnitPlan) -> UnitDiff:
-        """The difference in one unit."""
+    def unit(self, plan: UnitPlan) -> tuple[UnitPlan, UnitDiff]:
+        """The difference in one unit, and the unit's plan with the collectives that its layouts need."""
         unit = next((unit for unit in self.found.units if unit.path in plan.instances), None)
         if unit is None or unit.shape not in self.found.traced:
             raise PlanError(
                 f"the plan has the unit {plan.instances[0] or '(the whole model)'}, which this model is not traced in; "
                 "make the plan anew with autotp.plan(...)"
             )
+        module = type(self.dense.get_submodule(unit.path)).__name__
+        if not plan.layouts():
+            unchanged = UnitDiff(plan.instances, module, (), (), (), UNCUT)
+            return replace(plan, collectives=()), unchanged
         layers = self._layers(unit)
-        sides = self._sides(plan, unit, layers) if plan.layouts() else None
-        return UnitDiff(
-            instances=plan.instances,
-            module=type(self.dense.get_submodule(unit.path)).__name__,
-            steps=make_steps(sides, plan, self.plan.tp) if sides else (),
-            axes=sides.cut_axes(plan) if sides else (),
-            layers=tuple(layers.values()),
-            unchanged="" if sides else UNCUT,
-        )
+        sides = self._sides(plan, unit, layers)
+        steps = make_steps(sides, plan, self.plan.tp)
+        changes = UnitDiff(plan.instances, module, steps, sides.cut_axes(plan), tuple(layers.values()))
+        return replace(plan, collectives=tuple(map(collective_plan, sides.priced))), changes
 
     def _layers(self, unit: Unit) -> dict[str, LayerChange]:
         """The modules of a unit that became parallel layers, by path."""

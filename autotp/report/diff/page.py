@@ -38,8 +38,11 @@ def _asset(name: str) -> str:
 
 def _data(diff: Diff) -> dict[str, Any]:
     """What the page's scripts read: the difference, with the parts of the plan beside the units they are about."""
+    plan = dataclasses.asdict(diff.plan)
+    head = {name: plan[name] for name in ("model", "tp", "hardware", "tokens", "element_bytes", "outside")}
+    sums = [{name: unit[name] for name in ("instances", "collectives")} for unit in plan["units"]]
     units = [_unit(diff, unit) for unit in diff.units]
-    return {"plan": dataclasses.asdict(diff.plan), "elements": diff.plan.elements(), "units": units}
+    return {"plan": {**head, "units": sums}, "elements": diff.plan.elements(), "units": units}
 
 
 def _unit(diff: Diff, unit: UnitDiff) -> dict[str, Any]:
