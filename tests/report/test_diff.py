@@ -220,7 +220,7 @@ def test_reasons_name_values_readers_and_axes() -> None:
     assert "sums over B" in step(unit, "mlp.down_proj").why
     assert step(unit, "silu").by == "rule gated_mlp"
     assert step(unit, "self_attn_q_proj_weight").by == "rule attention"
-    assert enter.gradient == "a part of the sum over all 2 ranks"
+    assert enter.gradient == "a part of the sum over both ranks"
 
 
 def test_sums_in_another_order_replace_the_models_own() -> None:

@@ -38,9 +38,14 @@ class Reasons:
         factors = ordered(frozenset(over))
         count = parts_of(factors)
         if count == self.total:
-            return f"all {count} ranks"
+            return "both ranks" if count == 2 else f"all {count} ranks"
         apart = f", {factors[0].stride} apart" if len(factors) == 1 and factors[0].stride > 1 else ""
         return f"groups of {count} ranks{apart}"
+
+    def among(self, over: Iterable[Factor]) -> str:
+        """Where some mesh factors lie: `on all 8 ranks`, `within groups of 4 ranks, 2 apart`."""
+        words = self.ranks(over)
+        return f"within {words}" if words.startswith("groups") else f"on {words}"
 
     def letters(self, axes: Iterable[Axis]) -> str:
         """Some cut axes by name."""
@@ -81,21 +86,21 @@ class Reasons:
 
     def _inserted(self, node: torch.fx.Node, what: Inserted) -> tuple[str, str]:
         source = self.sides.source(node)
-        name, readers, ranks = _title(source), _names(node.users), self.ranks(what.over)
+        name, readers, ranks = _title(source), _names(node.users), self.among(what.over)
         if what.kind == "all_reduce" and what.phase == "forward":
             return INSERTED, (
-                f"{name} is a partial sum, its parts on {ranks}; the whole sum is wanted by {readers}, so they are added "
+                f"{name} is a partial sum, its parts {ranks}; the whole sum is wanted by {readers}, so they are added "
                 "here. Backward it is the identity: the gradient is the same on all of them"
             )
         if what.kind == "all_reduce":
             value = f"the parameter {name}" if what.of == "parameter" else name
             return CONJUGATE, (
-                f"{value} is the same on {ranks}, and slices are made of it by {readers}: each rank computes its part of "
-                "the gradient, and backward the parts are added once. Forward it is the identity"
+                f"{value} is the same {ranks}, and slices are made of it further on, by way of {readers}: each rank "
+                "computes its part of the gradient, and backward the parts are added once. Forward it is the identity"
             )
         if what.kind == "leave":
             return CONJUGATE, (
-                f"{name} leaves the unit and is the same on {ranks}, while its gradient inside is a sum of their parts: "
+                f"{name} leaves the unit and is the same {ranks}, while its gradient inside is a sum of their parts: "
                 "the gradient from outside counts once, on the first of them"
             )
         if what.kind == "slice":
@@ -109,7 +114,7 @@ class Reasons:
                 INSERTED,
                 f"{name} leaves the unit as slices, since nobody is known to read it; it is gathered if read",
             )
-        return INSERTED, f"{name} is a slice on {ranks}, and all of it is wanted by {readers}"
+        return INSERTED, f"{name} is a slice {ranks}, and all of it is wanted by {readers}"
 
 
 def _names(users: Iterable[torch.fx.Node]) -> str:
@@ -121,8 +126,10 @@ def _names(users: Iterable[torch.fx.Node]) -> str:
 
 
 def _title(node: torch.fx.Node) -> str:
-    """What to call a node in a sentence: the path of a layer or parameter, the name of an operator."""
+    """What to call a node in a sentence: the path of a layer or parameter, else the module and the name of an operator."""
     if node.op == "output":
         return "whoever reads the unit's result"
-    named = node.op in ("call_module", "get_attr")
-    return str(node.target) if named else str(node.meta.get("origin", node.name))
+    if node.op in ("call_module", "get_attr"):
+        return str(node.target)
+    name, module = str(node.meta.get("origin", node.name)), node.meta.get("module")
+    return f"{module} ({name})" if module else name
