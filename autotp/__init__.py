@@ -1,6 +1,6 @@
 """autotp: tensor parallelism for unmodified PyTorch models, inferred, proved and shown."""
 
-from .api import parallelize, plan
+from .api import diff, parallelize, plan
 from .checkpoint.full import full_gradients, full_state_dict
 from .errors import (
     AutotpError,
@@ -13,12 +13,14 @@ from .errors import (
     VerificationError,
 )
 from .planner.plan import Plan
+from .report.diff import GraphDiff
 from .verify import Report, verify
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AutotpError",
+    "GraphDiff",
     "PlacementError",
     "Plan",
     "PlanError",
@@ -28,6 +30,7 @@ __all__ = [
     "UnsoundPlanError",
     "UsageError",
     "VerificationError",
+    "diff",
     "full_gradients",
     "full_state_dict",
     "parallelize",

@@ -1,4 +1,4 @@
-"""The public functions: plan, parallelize, verify and what reads a parallel model."""
+"""The public functions: plan, diff, parallelize, verify and what reads a parallel model."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from .planner.cost import DEFAULT_HARDWARE, Workload
 from .planner.make import make_plan
 from .planner.plan import Plan
 from .planner.survey import Example, Survey, survey
+from .report.diff import GraphDiff, make_diff
 from .rewrite.apply import apply_plan, check_plan, make_compilers
 from .runtime.ranks import ProcessRanks
 
@@ -56,6 +57,47 @@ def plan(
     module = models.resolve(model)
     found = survey(module, examples_for(module, example), folders)
     return make_plan(module, found, tp, machine, Workload(tokens=tokens))
+
+
+def diff(
+    model: Source,
+    tp: int,
+    *,
+    plan: Plan | None = None,
+    compare: Sequence[int] = (),
+    example: Any = None,
+    hardware: str = DEFAULT_HARDWARE,
+    tokens: int = 4096,
+    rules: Sequence[str | Path] = (),
+) -> GraphDiff:
+    """What parallelisation over `tp` ranks does to the graph of every unit: see `.text()`, `.html(path)`, `.json()`.
+
+    Needs no process group, no weights and no GPU; the model is left as it is.
+
+    Args:
+        model, example, hardware, tokens, rules: as for `autotp.plan`.
+        tp: number of ranks, at least 1.
+        plan: the plan to show; the best one unless given.
+        compare: further numbers of ranks, shown beside the first.
+
+    Raises:
+        UsageError: an argument is wrong. PlanError: the plan is for another model or number of ranks.
+        UnsoundPlanError: the plan cuts what must stay whole.
+    """
+    for size in (tp, *compare):
+        check_size(size)
+    folders = rule_folders(rules)
+    machine, workload = cost.hardware(hardware, folders), Workload(tokens=tokens)
+    module = models.resolve(model)
+    if plan is not None:
+        check_plan(module, plan, tp)
+    found = survey(module, examples_for(module, example), folders)
+
+    def planned(size: int) -> Plan:
+        given = plan if size == tp else None
+        return given or make_plan(module, found, size, machine, workload)
+
+    return GraphDiff(tuple(make_diff(module, found, planned(size), folders) for size in dict.fromkeys((tp, *compare))))
 
 
 def parallelize(

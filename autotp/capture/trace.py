@@ -2,7 +2,8 @@
 
 The graph's `get_attr` nodes are the unit's parameters and buffers by path; its placeholders are, in order, the tensors,
 the handles and the positions of the call; every node that holds a tensor carries a fake one in `meta["val"]`. Of
-attributes and placeholders `meta["gradient"]` says whether they may receive one, and `meta["parameter"]` marks parameters.
+attributes and placeholders `meta["gradient"]` says whether they may receive one, and `meta["parameter"]` marks parameters;
+of operators `meta["module"]` is the path of the submodule they run in.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from .opaque import Path, Position, Widths, follow, operator_value
 from .signature import CallSite, Slot, VaryingDims
 from .symbols import Guards, Symbols, conditions_text, later_check, symbols_of
 from .units import Unit
+from .whereabouts import keep_modules, noting_modules
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,12 @@ class _Tracer:
         names = list({id(fake): name for name, fake in reversed(self.state.items())}.values())[::-1]
         symbolic = [number for number in self.numbers if isinstance(number, torch.SymInt)]
         flat = [*(self.state[name] for name in names), *self.inputs, *symbolic]
-        with opaque_functions(self.handles.call_function), self.symbols.mode, enable_python_dispatcher():
+        with (
+            opaque_functions(self.handles.call_function),
+            self.symbols.mode,
+            enable_python_dispatcher(),
+            noting_modules(self.module),
+        ):
             tracer = make_fx(
                 lambda flat: self._call(names, flat),
                 tracing_mode="real",
@@ -229,6 +236,7 @@ class _Tracer:
         """The traced graph with parameters as attributes, opaque calls as Python calls and the handles as inputs."""
         graph = torch.fx.Graph()  # owned by no module, since its attributes live in many
         graph.output(graph.graph_copy(traced.graph, {}))
+        keep_modules(graph)
         placeholders = [node for node in graph.nodes if node.op == "placeholder"]
         symbolic = [node for node in placeholders if isinstance(node.meta.get("val"), torch.SymInt)]
         placeholders = [node for node in placeholders if isinstance(node.meta.get("val"), torch.Tensor)]

@@ -12,6 +12,7 @@ import transformers
 from .. import __version__
 from ..errors import AutotpError
 from .demo import demo_command
+from .diff import diff_command
 from .plan import plan_command
 from .verify import verify_command
 
@@ -52,6 +53,7 @@ def main(context: click.Context) -> None:
     Examples:
       autotp plan llama --tp 8            what would be cut, and what it costs
       autotp plan ./checkpoint --tp 4     the same for a folder with a config.json
+      autotp diff llama --tp 4 --html diff.html     what happens to every graph
       autotp verify gpt2 --tp 2           cut model against whole model, all ranks in one process
       autotp demo                         real weights, two real ranks on this machine
     """
@@ -59,5 +61,6 @@ def main(context: click.Context) -> None:
 
 
 main.add_command(plan_command)
+main.add_command(diff_command)
 main.add_command(verify_command)
 main.add_command(demo_command)

@@ -37,7 +37,7 @@ def _split(
     fact = typed.facts[node]
     with typed.graph.inserting_after(node):
         total = typed.graph.call_function(aten.add.Tensor, (node, bias))
-    total.meta = dict(node.meta)
+    total.meta = {**node.meta, "made": "the bias is added once, behind the sum, and not once on every rank"}
     typed.replace_uses(node, total)
     node.target, node.args, node.kwargs = target, operands, {}  # type: ignore[assignment]
     product = tuple(operand for operand in fact.operands if operand is not bias)
@@ -96,7 +96,8 @@ def _rebuild(typed: TypedGraph, root: torch.fx.Node, sums: list[torch.fx.Node], 
                 total, operands = typed.graph.call_function(aten.add.Tensor, (total, node)), (total, node)
             wide = max((n for n in operands), key=lambda n: n.meta["val"].dim())
             total.meta = {
-                "val": root.meta["val"] if wide.meta["val"].dim() == root.meta["val"].dim() else wide.meta["val"]
+                "val": root.meta["val"] if wide.meta["val"].dim() == root.meta["val"].dim() else wide.meta["val"],
+                "made": "partial sums are added first, so that one collective serves them all",
             }
             typed.facts[total] = _addition(
                 typed.facts[root] if total.meta["val"] is root.meta["val"] else typed.facts[wide], operands
@@ -104,6 +105,7 @@ def _rebuild(typed: TypedGraph, root: torch.fx.Node, sums: list[torch.fx.Node], 
         return total
 
     final = chain([chain(sums), *rest])
+    final.meta["stands_for"] = root.name
     typed.replace_uses(root, final)
     typed.graph.eliminate_dead_code()
     typed.facts = {node: fact for node, fact in typed.facts.items() if not node._erased}

@@ -9,7 +9,7 @@ from ..axes.term import axes_of, axes_of_dims
 from ..chains.match import Proposal
 from .choose import Choice, UnitProblem
 from .plan import CollectivePlan, ParameterPlan, UnitPlan
-from .weigh import Weigher
+from .weigh import Collective, Weigher
 
 
 def unit_plan(instances: tuple[str, ...], problem: UnitProblem, choice: Choice, weigher: Weigher) -> UnitPlan:
@@ -17,24 +17,26 @@ def unit_plan(instances: tuple[str, ...], problem: UnitProblem, choice: Choice, 
     nodes = {
         str(node.target): node for node in problem.graph.nodes if node.op == "get_attr" and node.meta.get("parameter")
     }
-    collectives = tuple(
-        CollectivePlan(
-            kind=c.kind,
-            phase=c.phase,
-            of=c.of,
-            node=c.node,
-            ranks=parts_of(c.over),
-            over=tuple(map(str, c.over)),
-            elements=str(c.elements).replace("**", "^").replace("*", "·"),
-            wire_bytes=c.bytes,
-            seconds=c.seconds,
-        )
-        for c in weigher.collectives(choice.placement)
-    )
+    collectives = tuple(map(collective_plan, weigher.collectives(choice.placement)))
     parameters = tuple(_parameter(name, node, problem, choice.cuts) for name, node in nodes.items())
     cut = [p for p in problem.proposals if p.rule.collect and any(axis in choice.cuts for axis in p.axes)]
     collected = tuple(name for p in cut for name in p.parameters if len(nodes[name].meta["val"].shape) > 1)
     return UnitPlan(instances, parameters, collectives, collected, _not_cut(problem, choice))
+
+
+def collective_plan(priced: Collective) -> CollectivePlan:
+    """The record of a priced collective."""
+    return CollectivePlan(
+        kind=priced.kind,
+        phase=priced.phase,
+        of=priced.of,
+        node=priced.node,
+        ranks=parts_of(priced.over),
+        over=tuple(map(str, priced.over)),
+        elements=str(priced.elements).replace("**", "^").replace("*", "·"),
+        wire_bytes=priced.bytes,
+        seconds=priced.seconds,
+    )
 
 
 def _not_cut(problem: UnitProblem, choice: Choice) -> tuple[str, ...]:

@@ -43,8 +43,14 @@ class Program:
 def build(
     placement: Placement, constants: Mapping[str, torch.Tensor], name: str, layers: Mapping[str, Work] | None = None
 ) -> Program:
-    """Run all passes on a placement's graph (which changes) and compile it; `layers` are those of the unit's module."""
+    """Run all passes on a placement's graph (which changes) and compile it; `layers` are those of the unit's module.
+
+    In the result `meta["origin"]` names the placed node that an operator was made from. `meta["made"]` says why there is
+    an operator that the model does not have; where one takes the place of another, `meta["stands_for"]` names that.
+    """
     graph = placement.typed.graph
+    for node in graph.nodes:
+        node.meta.setdefault("origin", node.name)
     layouts = parameter_layouts(placement)
     first = next(iter(graph.nodes))
     with graph.inserting_before(first):

@@ -1,7 +1,8 @@
 """Pass: put the collectives of a placement into its graph.
 
 Legal because every edge reads what the placement says it reads, and the verifier has accepted the placement. Collectives
-are Python functions of the value and the ranks; what they are about is in `meta["collective"]`.
+are Python functions of the value and the ranks; what they are about is in `meta["collective"]`, the cut axes of which
+their result is a slice in `meta["held"]`.
 """
 
 from __future__ import annotations
@@ -92,12 +93,19 @@ class _Inserter:
         function: Callable[..., Any],
         inserted: Inserted,
         before: torch.fx.Node | None = None,
+        *,
+        taken: frozenset[Axis] = frozenset(),
+        joined: frozenset[Axis] = frozenset(),
     ) -> torch.fx.Node:
-        """One node per key, right after the value it is made from, or right before another node."""
+        """One node per key, right after the value it is made from, or right before another node.
+
+        The result is a slice along the axes its value is, those in `taken` too, those in `joined` no more.
+        """
         if key not in self.made:
             with self.graph.inserting_after(value) if before is None else self.graph.inserting_before(before):
                 node = self.graph.call_function(function, (value, self.ranks))
-            node.meta = {"val": value.meta["val"], "collective": inserted}
+            held = value.meta["held"] if "collective" in value.meta else self.placement.flow.held[value]
+            node.meta = {"val": value.meta["val"], "collective": inserted, "held": (held | taken) - joined}
             self.made[key] = node
         return self.made[key]
 
@@ -138,7 +146,8 @@ class _Inserter:
             return collectives.slice_to_rank(value, ranks, layouts)
 
         over = ordered(factors_in(axes, flow.cuts))
-        return self._make((value, axes), value, slice_to_rank, Inserted("slice", "forward", "activation", over))
+        inserted = Inserted("slice", "forward", "activation", over)
+        return self._make((value, axes), value, slice_to_rank, inserted, taken=axes)
 
     def _slice_layout(self, term: Term, held: frozenset[Axis], axes: frozenset[Axis]) -> Layout:
         """The layout that cuts only `axes`, on a value whose `held` axes have their local size already."""
@@ -195,7 +204,10 @@ class _Inserter:
         def gather(value: torch.Tensor, ranks: Any) -> torch.Tensor:
             return collectives.gather(value, ranks, over, dim, layout, summed)
 
-        return self._make((value, dim), value, gather, Inserted("all_gather", "forward", "activation", over))
+        inserted = Inserted("all_gather", "forward", "activation", over)
+        cuts = self.placement.flow.cuts
+        joined = frozenset(axis for axis in cuts if set(cuts[axis].over) & set(over))
+        return self._make((value, dim), value, gather, inserted, joined=joined)
 
     def _sum_part(self, node: torch.fx.Node, over: frozenset[Any], dim: int, positions: tuple[int, ...]) -> None:
         factors, where = ordered(over), torch.tensor(positions)

@@ -120,6 +120,6 @@ def keep_paddings_zero(graph: torch.fx.Graph, layouts: Mapping[str, Sequence[Lay
 
         with graph.inserting_after(node):
             kept = graph.call_function(keep_zero, (node, ranks))
-        kept.meta = {"val": node.meta["val"]}
+        kept.meta = {"val": node.meta["val"], "made": "the gradient of the padding is kept zero"}
         for user in users:
             user.replace_input_with(node, kept)

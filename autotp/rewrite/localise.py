@@ -168,7 +168,7 @@ class _Localiser:
         users = list(node.users)
         with self.graph.inserting_after(node):
             scaled = self.graph.call_function(aten.div.Tensor, (node, count))
-        scaled.meta = dict(node.meta)
+        scaled.meta = {**node.meta, "made": "a mean over a slice is its sum, divided by the whole count"}
         for user in users:
             user.replace_input_with(node, scaled)
 
@@ -228,7 +228,10 @@ class _Localiser:
         ranks = next(n for n in self.graph.nodes if n.op == "placeholder" and n.target == "ranks")
         with self.graph.inserting_before(node):
             filled = self.graph.call_function(fill_padding, (value, ranks))
-        filled.meta = {"val": value.meta["val"]}
+        filled.meta = {
+            "val": value.meta["val"],
+            "made": "padding is filled in, since a zero would give no finite number",
+        }
         node.replace_input_with(value, filled)
 
 

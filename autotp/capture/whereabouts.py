@@ -1,0 +1,50 @@
+"""Which module each traced node was made in: written to `meta["module"]`, the innermost one's path."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import traceback
+
+_KEY = "module"
+_TRACING = threading.RLock()  # torch keeps what nodes are marked with in one place for all threads
+
+
+@contextmanager
+def noting_modules(module: nn.Module) -> Iterator[None]:
+    """Inside the context, nodes that are traced while a submodule runs are marked with its path."""
+    running: list[Any] = []
+    hooks = [hook for path, part in module.named_modules() if path for hook in _hooks(part, path, running)]
+    with _TRACING, traceback.preserve_node_meta():
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+def _hooks(module: nn.Module, path: str, running: list[Any]) -> Iterator[Any]:
+    def enter(*_: Any) -> None:
+        running.append(traceback.annotate({_KEY: path}))
+        running[-1].__enter__()
+
+    def leave(*_: Any) -> None:
+        running.pop().__exit__(None, None, None)
+
+    yield module.register_forward_pre_hook(enter)
+    yield module.register_forward_hook(leave, always_call=True)  # also where a forward fails
+
+
+def keep_modules(graph: torch.fx.Graph) -> None:
+    """Move the marks to `meta["module"]`, and drop what else tracing with them leaves on a node."""
+    for node in graph.nodes:
+        path = node.meta.pop("custom", {}).get(_KEY)
+        for other in ("original_aten", "seq_nr"):
+            node.meta.pop(other, None)
+        if path is not None and node.op == "call_function":
+            node.meta["module"] = path
