@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -89,6 +89,10 @@ class Ranks(ABC):
         if any(int(other) != number for other in numbers):
             raise PlacementError(f"the ranks made different {what}; they need equal models, inputs and versions")
 
+    @abstractmethod
+    def share_random_state(self) -> None:
+        """Give this rank's generators the state that those of the group's first rank have."""
+
     @property
     def device(self) -> torch.device:
         """Where small tensors for the ranks' own agreements live."""
@@ -127,6 +131,15 @@ class ProcessRanks(Ranks):
     def device(self) -> torch.device:
         on_gpu = dist.get_backend() == "nccl"
         return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+
+    def share_random_state(self) -> None:
+        self._share(torch.get_rng_state, torch.set_rng_state)
+        if self.device.type == "cuda":
+            self._share(torch.cuda.get_rng_state, torch.cuda.set_rng_state)
+
+    def _share(self, get: Callable[[], torch.Tensor], put: Callable[[torch.Tensor], None]) -> None:
+        if self.size > 1:
+            put(self._all_gather(get().to(self.device), (Factor(self.size, 1),))[0].cpu())
 
     def group(self, factors: Factors) -> dist.ProcessGroup:
         """The process group along some factors; made at first use, which all ranks reach together."""
