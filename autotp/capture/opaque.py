@@ -140,7 +140,8 @@ class Handles:
 
     def _renewed(self, result: torch.Tensor, width: tuple[int, ...]) -> torch.Tensor:
         batch, *_, length, last = result.shape if result.dim() > 2 else (1, 1, *result.shape)
-        sizes = [batch, *width, self.symbols.size(_hint(length)), last]
+        # A cache that gives one position now gives more the next time, to a call that looks the same.
+        sizes = [batch, *width, self.symbols.size(max(_hint(length), 2)), last]
         return torch.empty(sizes[-result.dim() :], dtype=result.dtype, device=result.device)
 
 
