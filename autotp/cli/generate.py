@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import sys
 from dataclasses import asdict
 from typing import Any
 
@@ -26,7 +27,6 @@ from .write import Request, Usage, Written, write_on_rank
 TIMEOUT_S = 600.0  # how long ranks wait for each other; loading weights takes one longer than another
 MOST_RANKS = 64
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
-SAMPLING = ("temperature", "top_k", "top_p")
 
 
 @click.command("generate", epilog="MODEL is a folder with a checkpoint and its tokenizer, or a model id.")
@@ -37,7 +37,7 @@ SAMPLING = ("temperature", "top_k", "top_p")
 @click.option("--do-sample", is_flag=True, help="Draw tokens at random instead of taking the likeliest.")
 @click.option("--temperature", type=float, metavar="T", help="With --do-sample: above 1 wilder, below 1 tamer.")
 @click.option("--top-k", type=int, metavar="K", help="With --do-sample: draw from the K likeliest tokens only.")
-@click.option("--top-p", type=float, metavar="P", help="With --do-sample: draw from the likeliest tokens of mass P only.")
+@click.option("--top-p", type=float, metavar="P", help="With --do-sample: draw from the likeliest of mass P only.")
 @click.option("--seed", type=int, metavar="S", help="With --do-sample: the same seed writes the same text.")
 @click.option("--dtype", type=click.Choice(DTYPES), default="auto", show_default=True, help="auto: the checkpoint's.")
 @json_option
@@ -49,10 +49,12 @@ def generate_command(
     prompt: str,
     max_new_tokens: int,
     do_sample: bool,
+    temperature: float | None,
+    top_k: int | None,
+    top_p: float | None,
     seed: int | None,
     dtype: str,
     as_json: bool,
-    **sampling: float | None,
 ) -> None:
     """Write text with MODEL, cut over N ranks on this machine or over those that torchrun started.
 
@@ -66,7 +68,8 @@ def generate_command(
           autotp generate ./checkpoint --prompt "The statement"
     """
     check_source(model)
-    settings = settings_of(max_new_tokens, do_sample, seed, sampling)
+    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    settings = settings_of(max_new_tokens, do_sample, sampling)
     drawn = secrets.randbelow(2**32) if seed is None else seed
     request = Request(model, prompt, dtype, drawn, not as_json, settings)
     written = under_torchrun(request, tp) if {"RANK", "WORLD_SIZE"} <= os.environ.keys() else local(request, tp)
@@ -75,7 +78,7 @@ def generate_command(
     if as_json:
         click.echo(json.dumps(report(request, written), indent=2))
     else:
-        console = make_console(click.get_text_stream("stderr"))
+        console = make_console(sys.stderr)
         console.print(paragraphs((Text(), memory(written.ranks), Text(speed(request, written)))))
 
 
@@ -83,21 +86,19 @@ def check_source(model: str) -> None:
     """Raises UsageError for what has no weights to write with."""
     if names_a_type(model):
         raise UsageError(f"{model!r} is a type without weights; give a folder with a checkpoint, or a model id")
-    kind = models.model_class(models.config_of(model))
+    kind: Any = models.model_class(models.config_of(model))
     if not kind.can_generate():
         raise UsageError(f"a {kind.__name__} does not write text; give a causal or a sequence-to-sequence model")
 
 
-def settings_of(
-    max_new_tokens: int, do_sample: bool, seed: int | None, sampling: dict[str, float | None]
-) -> dict[str, Any]:
+def settings_of(max_new_tokens: int, do_sample: bool, sampling: dict[str, float | None]) -> dict[str, Any]:
     """Keyword arguments of `generate`. Raises UsageError for one that is wrong or would do nothing."""
-    given = {name: sampling[name] for name in SAMPLING if sampling[name] is not None}
+    given = {name: value for name, value in sampling.items() if value is not None}
     if max_new_tokens < 1:
         raise UsageError(f"--max-new-tokens must be at least 1, not {max_new_tokens}")
-    without_effect = [*given, *(["seed"] if seed is not None else [])]
-    if without_effect and not do_sample:
-        raise UsageError(f"--{without_effect[0].replace('_', '-')} changes nothing without --do-sample; add it")
+    if given and not do_sample:
+        raise UsageError(f"--{next(iter(given)).replace('_', '-')} changes nothing without --do-sample; add it")
+    given.pop("seed", None)
     return {"max_new_tokens": max_new_tokens, "do_sample": do_sample, **given}
 
 

@@ -64,7 +64,7 @@ class Written:
 
 
 @dataclass
-class Clock(BaseStreamer):  # type: ignore[no-untyped-call]
+class Clock(BaseStreamer):
     """Notes when each token comes, and passes it on."""
 
     inner: BaseStreamer | None
@@ -86,7 +86,7 @@ def write_on_rank(request: Request) -> Written:
     transformers.logging.disable_progress_bar()
     share_cores()
     tokenizer = load_tokenizer(request.model)
-    model = load_model(request.model, request.dtype)
+    model: Any = load_model(request.model, request.dtype)
     inputs = tokenizer(request.prompt, return_tensors="pt").to(model.device)
     if not inputs["input_ids"].numel():
         raise UsageError("the prompt has no tokens; give a longer --prompt")

@@ -24,7 +24,7 @@ def keep_in_step(model: PreTrainedModel, ranks: Ranks) -> None:
 
     That is one small collective a call, and none a token: equal logits and equal states draw equal tokens.
     """
-    generate = model.generate
+    generate: Any = model.generate
 
     @functools.wraps(generate)
     def in_step(*args: Any, **kwargs: Any) -> Any:

@@ -33,9 +33,9 @@ HOST = "127.0.0.1"
 POLL_S = 0.05
 # What the launcher answers by ending the ranks: SIGINT here, the others in torch's agent.
 AGENT_SIGNALS = ("SIGTERM", "SIGHUP", "SIGQUIT")
-# A rank that fails stays this much longer. The others, who fail because it left, then leave later: the first rank seen
-# to end is the one that failed first.
-LINGER_S = 1.0
+# A collective whose peer has gone raises a RuntimeError. A rank with one stays this much longer, so that the launcher,
+# which ends all ranks when it sees the first one end, sees the peer.
+LINGER_S = 5.0
 
 
 class RankTraceback(Exception):
@@ -190,8 +190,9 @@ def _rank_main(job: _Job) -> bytes:
         message = pickle.dumps((_sendable(error), traceback.format_exc()))
         (job.folder / os.environ["RANK"]).write_bytes(message)
         sys.stdout.flush()
-        time.sleep(LINGER_S)
-        os._exit(1)
+        if isinstance(error, RuntimeError) and dist.is_initialized() and dist.get_world_size() > 1:
+            time.sleep(LINGER_S)
+        os._exit(1)  # a broken group may not let the interpreter end
     dist.destroy_process_group()
     signal.setitimer(signal.ITIMER_REAL, 0.0)
     return answer
