@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch.utils import _pytree as pytree
@@ -59,15 +59,19 @@ for _name in (
 
 @dataclass(frozen=True)
 class HandleGuard:
-    """What a block read from a handle: the way to it, the arguments of the last step if it is a call, and the value."""
+    """What a block read from a handle: the way to it, the arguments of the last step if it is a call, and the value.
+
+    One that is `late` was read after the block itself had changed the object: no look before the block can tell it.
+    """
 
     handle: int
     path: tuple[tuple[str, Any], ...]
     value: Any
+    late: bool = False
 
     def holds(self, handles: list[Any], positions: tuple[int, ...]) -> bool:
         """Returns if reading it again gives the same value."""
-        return bool(follow(handles[self.handle], self.path, positions) == self.value)
+        return not self.late and bool(follow(handles[self.handle], self.path, positions) == self.value)
 
 
 @dataclass
@@ -84,34 +88,56 @@ class OpaqueCall:
 
 
 class Handles:
-    """All handles of one trace, with what was read from and called on them."""
+    """All handles of one trace, with what was read from and called on them.
 
-    def __init__(self, symbols: Symbols) -> None:
-        self.symbols = symbols
+    `widths` are the middle dims (heads) of the whole value, of which a rank's objects hold parts, by the part's shape.
+    """
+
+    def __init__(self, symbols: Symbols, widths: Widths | None = None) -> None:
+        self.symbols, self.widths = symbols, widths or {}
         self.copies: list[Any] = []
+        self.before: list[Any] = []
         self.guards: list[HandleGuard] = []
         self.calls: list[OpaqueCall] = []
         self._memo: dict[int, Any] = {}
 
     def stand_in(self, real: Any) -> Any:
         """A stand-in for an object of the call."""
+        self.before.append(copy_opaque(real, self.symbols.tensor))
         self.copies.append(copy_opaque(real, self.symbols.tensor, self._memo))
         return StandIn(self, len(self.copies) - 1, (), self.copies[-1])
 
     def read(self, handle: int, path: tuple[tuple[str, Any], ...], value: Any) -> Any:
-        """Handle what following a path gave: a constant is guarded, anything else stays opaque."""
+        """Handle what following a path gave: a constant is guarded, a tensor read for real, anything else stays opaque."""
         if isinstance(value, CONSTANTS):
-            self.guards.append(HandleGuard(handle, path, value))
+            self.guards.append(HandleGuard(handle, path, value, self._changed(handle, path, value)))
             return value
+        if isinstance(value, torch.Tensor):
+            *way, (kind, step) = path
+            args, kwargs = ((step,), {}) if kind == "." else step
+            way = [*way, (".", "__getattribute__")] if kind == "." else way
+            return self.call(handle, tuple(way), lambda *_, **__: value, args, kwargs)
         return StandIn(self, handle, path, value)
+
+    def _changed(self, handle: int, path: tuple[tuple[str, Any], ...], value: Any) -> bool:
+        """Returns if a read value is not the one from before the block's own calls."""
+        if not any(call.handle == handle for call in self.calls):
+            return False
+        try:
+            return bool(follow(self.before[handle], path, None) != value)
+        except (AttributeError, LookupError):
+            return True
 
     def invoke(self, handle: int, path: tuple[tuple[str, Any], ...], bound: Any, args: Any, kwargs: Any) -> Any:
         """Call a method: as a node if tensors go in or come out, else as a guarded constant."""
+        if any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves((args, kwargs))):
+            return self.call(handle, path, bound, args, kwargs)
+        return self.read(handle, (*path, ("()", (args, kwargs))), bound(*_plain(args), **_plain(kwargs)))
+
+    def call(self, handle: int, path: tuple[tuple[str, Any], ...], bound: Any, args: Any, kwargs: Any) -> Any:
+        """Call a method as a node."""
         leaves, spec = pytree.tree_flatten((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        if not tensors:
-            step = (*path, ("()", (args, kwargs)))
-            return self.read(handle, step, bound(*_plain(args), **_plain(kwargs)))
         call = OpaqueCall(handle, path, leaves, spec, bound)
         self.calls.append(call)
         results = iter(torch.ops.autotp.opaque(tensors, _register(self, len(self.calls) - 1)))
@@ -136,13 +162,32 @@ class Handles:
         args, kwargs = pytree.tree_unflatten(leaves, call.spec)
         flat, call.out_spec = pytree.tree_flatten(call.bound(*args, **kwargs))
         call.out_constants = {i: leaf for i, leaf in enumerate(flat) if not isinstance(leaf, torch.Tensor)}
-        return [self._renewed(leaf, width.get(leaf.dim(), ())) for leaf in flat if isinstance(leaf, torch.Tensor)]
+        results = [leaf for leaf in flat if isinstance(leaf, torch.Tensor)]
+        return [self._renewed(leaf, width[leaf.dim()] if leaf.dim() in width else self._width(leaf)) for leaf in results]
+
+    def _width(self, held: torch.Tensor) -> tuple[int, ...]:
+        """The whole middle dims of a tensor that an object holds."""
+        wholes = self.widths.get(width_key(held.shape), {tuple(held.shape[1:-2])})
+        if len(wholes) > 1:
+            raise TraceError(f"a tensor of shape {tuple(held.shape)} in an argument may be a part of {sorted(wholes)}")
+        return next(iter(wholes))
 
     def _renewed(self, result: torch.Tensor, width: tuple[int, ...]) -> torch.Tensor:
+        if result.dim() < 2:
+            return torch.empty_like(result)
         batch, *_, length, last = result.shape if result.dim() > 2 else (1, 1, *result.shape)
         # A cache that gives one position now gives more the next time, to a call that looks the same.
         sizes = [batch, *width, self.symbols.size(max(_hint(length), 2)), last]
         return torch.empty(sizes[-result.dim() :], dtype=result.dtype, device=result.device)
+
+
+# Whole middle dims by what a rank holds: the number of dims, the part's middle dims, the last dim.
+Widths: TypeAlias = dict[tuple[int, tuple[int, ...], int], set[tuple[int, ...]]]
+
+
+def width_key(shape: Sequence[int]) -> tuple[int, tuple[int, ...], int]:
+    """Under what the whole of a part is kept: batch and length do not matter."""
+    return len(shape), tuple(shape[1:-2]), int(shape[-1]) if shape else 0
 
 
 def _as_wide_as(state: list[torch.Tensor], operand: torch.Tensor) -> torch.Tensor:
@@ -186,8 +231,9 @@ class StandIn:
     def __setattr__(self, name: str, _: Any) -> None:
         raise TraceError(f"the block sets the attribute {name!r} of an argument of type {self.__class__.__name__}")
 
-    def __setitem__(self, key: Any, _: Any) -> None:
-        raise TraceError(f"the block sets an item of an argument of type {self.__class__.__name__}")
+    def __setitem__(self, key: Any, item: Any) -> None:
+        handles, handle, path, value = object.__getattribute__(self, "_stand_in")
+        handles.call(handle, (*path, (".", "__setitem__")), value.__setitem__, (key, item), {})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         handles, handle, path, value = object.__getattribute__(self, "_stand_in")
@@ -202,7 +248,7 @@ def handle_number(value: Any) -> int | None:
     return None if path else int(handle)
 
 
-def follow(value: Any, path: tuple[tuple[str, Any], ...], positions: tuple[int, ...]) -> Any:
+def follow(value: Any, path: tuple[tuple[str, Any], ...], positions: Sequence[int] | None) -> Any:
     """Read an attribute, or call a method, of an object along a recorded path."""
     for kind, step in path:
         if kind == ".":
@@ -213,7 +259,7 @@ def follow(value: Any, path: tuple[tuple[str, Any], ...], positions: tuple[int, 
     return value
 
 
-def _plain(tree: Any, positions: tuple[int, ...] | None = None) -> Any:
+def _plain(tree: Any, positions: Sequence[int] | None = None) -> Any:
     """Arguments with positions replaced by numbers: the given ones, or those they stood for while tracing."""
 
     def value(leaf: Any) -> Any:

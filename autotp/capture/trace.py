@@ -7,7 +7,7 @@ attributes and placeholders `meta["gradient"]` says whether they may receive one
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from .opaque import (
     OpaqueCall,
     Position,
     StandIn,
+    Widths,
     follow,
     handle_number,
     operator_value,
@@ -67,14 +68,21 @@ class Traced:
 
 
 def trace(
-    module: nn.Module, unit: Unit, site: CallSite, varying: VaryingDims, unread: frozenset[int] = frozenset()
+    module: nn.Module,
+    unit: Unit,
+    site: CallSite,
+    varying: VaryingDims,
+    unread: frozenset[int] = frozenset(),
+    widths: Widths | None = None,
 ) -> Traced:
     """Capture one call of a unit. The module is left as it was, and no weight is read.
+
+    `widths` says of what the tensors that the call's objects hold are parts.
 
     Raises TraceError, with the reason, for what cannot be captured.
     """
     try:
-        tracer = _Tracer(module, unit, site, varying)
+        tracer = _Tracer(module, unit, site, varying, widths)
         try:
             return replace(tracer.run(), unread=unread)
         finally:
@@ -87,10 +95,12 @@ def trace(
 
 
 class _Tracer:
-    def __init__(self, module: nn.Module, unit: Unit, site: CallSite, varying: VaryingDims) -> None:
+    def __init__(
+        self, module: nn.Module, unit: Unit, site: CallSite, varying: VaryingDims, widths: Widths | None
+    ) -> None:
         device = next((t.device for t in site.tensors if t.device.type != "meta"), None)
         self.site, self.symbols = site, Symbols(device)
-        self.handles = Handles(self.symbols)
+        self.handles = Handles(self.symbols, widths)
         self.module = clone(module)
         self.positions: list[Position] = []
         for number, (path, name) in enumerate(unit.positions):
@@ -235,18 +245,22 @@ def call_opaque(
     args: list[Any],
     kwargs: dict[str, Any],
     lengths: tuple[int | None, ...],
+    positions: Sequence[int],
 ) -> list[Any]:
     """Run a method of a handle for real; returns the tensors of its result.
 
     `lengths` are the sizes of the results' last dim but one for which alone the trace holds, None where it holds for any.
     Raises TraceError if the object gives another.
     """
-    result = follow(handle, path, ())(*args, **kwargs)
+    result = follow(handle, path, positions)(*args, **kwargs)
     tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
     for tensor, length in zip(tensors, lengths, strict=True):
         if length is not None and tensor.shape[-2] != length:
             raise TraceError(f"a {type(handle).__name__} gave {tensor.shape[-2]} positions to a program for {length}")
     return tensors
+
+
+torch.fx.node.has_side_effect(call_opaque)  # an item set in an object matters, though no tensor comes of it
 
 
 def _length(value: torch.Tensor) -> int | None:
@@ -273,7 +287,7 @@ def _replace_opaque(graph: torch.fx.Graph, node: torch.fx.Node, inputs: _Inputs)
     with graph.inserting_before(node):
         lengths = tuple(map(_length, node.meta["val"]))
         replacement = graph.call_function(
-            call_opaque, (inputs.handles[call.handle], call.path, list(args), kwargs, lengths)
+            call_opaque, (inputs.handles[call.handle], call.path, list(args), kwargs, lengths, inputs.positions)
         )
     replacement.meta = {**node.meta, "opaque": method}
     node.replace_all_uses_with(replacement)

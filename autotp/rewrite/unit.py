@@ -12,16 +12,17 @@ import torch
 from torch import nn
 
 from ..axes.infer import infer
-from ..axes.layout import Layout
+from ..axes.layout import Layout, layout_of
 from ..axes.rules import operator_rules
 from ..capture.clone import clone
+from ..capture.opaque import Widths, width_key
 from ..capture.signature import CallSite, VaryingDims, call_site
 from ..capture.trace import Traced, trace
 from ..capture.units import Unit
 from ..chains.collect import mark_collected
 from ..placement.conjugate import Price
 from ..placement.impose import impose
-from ..placement.place import place
+from ..placement.place import Placement, place
 from ..runtime.ranks import Ranks
 from .build import Program, build
 from .layers import parallel_layers
@@ -55,6 +56,7 @@ class Compiler:
     unread: frozenset[int] = frozenset()
     rules: tuple[Path, ...] = ()
     surveyed: Traced | None = None
+    widths: Widths = field(default_factory=dict)
     programs: dict[Any, list[tuple[Traced, Program]]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -85,7 +87,7 @@ class Compiler:
 
     def _trace(self, call: UnitForward, site: CallSite) -> Traced:
         self.varying.observe(site)
-        return trace(call.current_structure(), call.unit, site, self.varying, self.unread)
+        return trace(call.current_structure(), call.unit, site, self.varying, self.unread, self.widths)
 
     def _new(self, call: UnitForward, site: CallSite) -> tuple[Traced, Program]:
         traced = self._surveyed_for(call, site) or self._trace(call, site)
@@ -94,10 +96,21 @@ class Compiler:
         cuts = impose(traced.graph, typing, self.layouts)
         backward = torch.is_grad_enabled()
         placement = place(traced.graph, typing, cuts, self.price, traced.unread, backward=backward)
+        self._note_widths(placement)
         program = build(placement, traced.constants, call.unit.path, parallel_layers(call.module))
         key = site.key if traced.shared else (site.key, call.unit.path)
         self.programs.setdefault(key, []).append((traced, program))
         return traced, program
+
+    def _note_widths(self, placement: Placement) -> None:
+        """Of what the tensors are parts that this program's calls leave in objects."""
+        typed, flow = placement.typed, placement.flow
+        for node in [node for node in typed.facts if "opaque" in node.meta]:
+            cuts = {axis: flow.cuts[axis] for axis in flow.held[node]}
+            for dims in typed.facts[node].outputs:
+                held = [layout_of(term, cuts).local_size for term in dims]
+                whole = tuple(term.size for term in dims[1:-2])
+                self.widths.setdefault(width_key(held), set()).add(whole)
 
 
 class UnitForward:

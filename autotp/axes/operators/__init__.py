@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from ..call import Call
 from ..facts import Fact
-from . import attention, collect, contract, create, index, reduce, shape, split
+from . import attention, collect, contract, create, handle, index, reduce, shape, split
 
 CODE: Mapping[str, Callable[[Call], Fact]] = {
     **shape.RULES,
@@ -17,4 +17,5 @@ CODE: Mapping[str, Callable[[Call], Fact]] = {
     **attention.RULES,
     **create.RULES,
     **collect.RULES,
+    **handle.RULES,
 }
