@@ -163,7 +163,9 @@ class Handles:
         flat, call.out_spec = pytree.tree_flatten(call.bound(*args, **kwargs))
         call.out_constants = {i: leaf for i, leaf in enumerate(flat) if not isinstance(leaf, torch.Tensor)}
         results = [leaf for leaf in flat if isinstance(leaf, torch.Tensor)]
-        return [self._renewed(leaf, width[leaf.dim()] if leaf.dim() in width else self._width(leaf)) for leaf in results]
+        return [
+            self._renewed(leaf, width[leaf.dim()] if leaf.dim() in width else self._width(leaf)) for leaf in results
+        ]
 
     def _width(self, held: torch.Tensor) -> tuple[int, ...]:
         """The whole middle dims of a tensor that an object holds."""
