@@ -21,6 +21,8 @@ from .symbols import Symbols
 
 CONSTANTS = (type(None), bool, int, float, str, bytes, torch.dtype, torch.device)
 
+READ = "__getattribute__"  # the method by which a tensor is read from an object
+
 
 class Position:
     """Stands for a unit's place among its siblings while tracing. Passed to an opaque method it stays a variable;
@@ -115,7 +117,7 @@ class Handles:
         if isinstance(value, torch.Tensor):
             *way, (kind, step) = path
             args, kwargs = ((step,), {}) if kind == "." else step
-            way = [*way, (".", "__getattribute__")] if kind == "." else way
+            way = [*way, (".", READ)] if kind == "." else way
             return self.call(handle, tuple(way), lambda *_, **__: value, args, kwargs)
         return StandIn(self, handle, path, value)
 

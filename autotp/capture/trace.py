@@ -22,6 +22,7 @@ from ..errors import TraceError
 from .clone import clone
 from .normalise import normalise
 from .opaque import (
+    READ,
     HandleGuard,
     Handles,
     OpaqueCall,
@@ -257,6 +258,10 @@ def call_opaque(
     for tensor, length in zip(tensors, lengths, strict=True):
         if length is not None and tensor.shape[-2] != length:
             raise TraceError(f"a {type(handle).__name__} gave {tensor.shape[-2]} positions to a program for {length}")
+        if path[-1][1] == READ and tensor.requires_grad and torch.is_grad_enabled():
+            raise TraceError(
+                f"a tensor read from a {type(handle).__name__} wants a gradient; detach it, or use no_grad"
+            )
     return tensors
 
 

@@ -22,9 +22,45 @@ from autotp.rewrite.apply import apply_plan, make_compilers
 from autotp.runtime.ranks import Ranks
 from autotp.runtime.simulate import simulate
 from autotp.verify import Float64
-from tests.families import FAMILIES
+from tests.families import FAMILIES, Family
 
 TP = 4
+ENCODER_DECODER = {
+    "bart": Family(
+        "bart",
+        {
+            "d_model": 64,
+            "encoder_layers": 2,
+            "decoder_layers": 2,
+            "encoder_attention_heads": 4,
+            "decoder_attention_heads": 4,
+            "encoder_ffn_dim": 128,
+            "decoder_ffn_dim": 128,
+            "vocab_size": 250,
+            "max_position_embeddings": 64,
+            "pad_token_id": 0,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "decoder_start_token_id": 2,
+            "forced_eos_token_id": None,
+            "architectures": ["BartForConditionalGeneration"],
+        },
+    ),
+    "t5": Family(
+        "t5",
+        {
+            "d_model": 64,
+            "d_kv": 8,
+            "d_ff": 128,
+            "num_layers": 2,
+            "num_heads": 8,
+            "vocab_size": 250,
+            "pad_token_id": 0,
+            "eos_token_id": 1,
+            "decoder_start_token_id": 0,
+        },
+    ),
+}
 SETTINGS = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
 IDS = torch.randint(3, 250, (2, 11), generator=torch.Generator().manual_seed(1))
 PADDED = torch.ones_like(IDS).index_put_((torch.tensor(0), torch.arange(3)), torch.tensor(0))
@@ -45,7 +81,7 @@ class Models:
 @functools.lru_cache(maxsize=1)
 def models_of(name: str) -> Models:
     torch.manual_seed(0)
-    dense = build_model(FAMILIES[name].config(), meta=False).double().eval()
+    dense = build_model((FAMILIES | ENCODER_DECODER)[name].config(), meta=False).double().eval()
     for parameter in dense.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     draft = copy.deepcopy(dense)
@@ -124,6 +160,7 @@ def of_one_token(model: Any, models: Models) -> Result:
 Mode: TypeAlias = Callable[[Any, Models], Result]
 MODES: dict[str, Mode] = {
     "greedy": lambda model, _: (write(model),),
+    "two tokens": lambda model, _: (write(model, max_new_tokens=2),),
     "left padding": lambda model, _: (write(model, attention_mask=PADDED),),
     "no cache": lambda model, _: (write(model, use_cache=False),),
     "prompt in pieces": lambda model, _: (write(model, prefill_chunk_size=4),),
@@ -149,9 +186,25 @@ MODES: dict[str, Mode] = {
 }
 
 
+WITH_AN_ENCODER = ("greedy", "left padding", "beams", "assisted by a draft", "scores", "input embeddings")
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_decoding_equals_the_dense_model(name: str, mode: str) -> None:
+    compare(name, mode)
+
+
+@pytest.mark.parametrize("mode", WITH_AN_ENCODER)
+def test_decoding_after_an_encoder_equals_the_dense_model(mode: str) -> None:
+    compare("bart", mode)
+
+
+def test_decoding_with_a_position_bias_equals_the_dense_model() -> None:
+    compare("t5", "two tokens")
+
+
+def compare(name: str, mode: str) -> None:
     models = models_of(name)
 
     def on_rank(ranks: Ranks) -> Result:
