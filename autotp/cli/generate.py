@@ -64,8 +64,8 @@ def generate_command(
     Examples:
       autotp generate ./checkpoint --tp 2 --prompt "The statement"
       autotp generate ./checkpoint --tp 2 --prompt "The statement" --do-sample --top-p 0.9 --seed 1
-      torchrun --nnodes 2 --nproc-per-node 8 --rdzv-endpoint HOST:29500 --no-python \\
-          autotp generate ./checkpoint --prompt "The statement"
+      torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29500 \\
+          -m autotp.cli generate ./checkpoint --prompt "The statement"
     """
     check_source(model)
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
