@@ -50,7 +50,9 @@ def is_running(pid: int) -> bool:
 
 
 def test_results_come_in_the_order_of_the_ranks() -> None:
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     results = run_ranks(total, 2, 10.0)
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
     assert [(rank, value.tolist(), threads) for rank, value, threads in results] == [(0, [21.0], 1), (1, [21.0], 1)]
     assert not multiprocessing.active_children()
 
