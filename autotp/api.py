@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from .errors import UsageError
 from .huggingface import models
+from .huggingface.generation import keep_in_step
 from .planner import cost
 from .planner.cost import DEFAULT_HARDWARE, Workload
 from .planner.make import make_plan
@@ -141,6 +142,8 @@ def parallelize(
         plan = make_plan(model, found, ranks.size)
     ranks.check_agreement(plan.to_json(), "plans")
     apply_plan(model, plan, ranks, make_compilers(plan, found, folders))
+    if models.can_generate(model):
+        keep_in_step(model, ranks)
     return model
 
 

@@ -48,6 +48,12 @@ class RankLostError(AutotpError):
     exit_code = 1
 
 
+class RankError(AutotpError):
+    """A rank died, or failed with an error that cannot be sent: the message names the rank."""
+
+    exit_code = 1
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` for the known word closest to `word`, or the known words when none is close."""
     options = sorted(known)

@@ -1,4 +1,4 @@
-"""The command line: `autotp plan`, `autotp diff`, `autotp verify`, `autotp demo`."""
+"""The command line: `autotp plan`, `autotp diff`, `autotp verify`, `autotp generate`, `autotp demo`."""
 
 from .group import main
 

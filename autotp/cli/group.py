@@ -4,28 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 import transformers
 
 from .. import __version__
-from ..errors import AutotpError
+from ..errors import AutotpError, RankError
+from ..runtime.launch import RankTraceback
 from .demo import demo_command
 from .diff import diff_command
+from .generate import generate_command
 from .plan import plan_command
 from .verify import verify_command
 
+INTERRUPTED = 130  # 128 and the number of SIGINT, as shells have it
+
 
 class Group(click.Group):
-    """A group whose commands may raise AutotpError."""
+    """A group whose commands may raise AutotpError, and what ranks raised."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except AutotpError as error:
-            click.echo(f"autotp: error: {' '.join(str(error).split())}", err=True)
-            ctx.exit(error.exit_code)
+            fail(ctx, str(error), error.exit_code)
+        except KeyboardInterrupt:
+            click.echo("\nautotp: interrupted", err=True)
+            ctx.exit(INTERRUPTED)
+        except Exception as error:
+            cause = error.__cause__
+            if not isinstance(cause, RankTraceback):
+                raise
+            click.echo(cause.text, err=True)
+            fail(ctx, f"rank {cause.rank}: {type(error).__name__}: {error}", RankError.exit_code)
+
+
+def fail(context: click.Context, message: str, exit_code: int) -> NoReturn:
+    """Say what is wrong in one line, and end."""
+    click.echo(f"autotp: error: {' '.join(message.split())}", err=True)
+    context.exit(exit_code)
 
 
 @contextmanager
@@ -55,6 +73,8 @@ def main(context: click.Context) -> None:
       autotp plan ./checkpoint --tp 4     the same for a folder with a config.json
       autotp diff llama --tp 4 --html diff.html     what happens to every graph
       autotp verify gpt2 --tp 2           cut model against whole model, all ranks in one process
+      autotp generate ./checkpoint --tp 2 --prompt "Once"
+                                          text from two ranks on this machine
       autotp demo                         real weights, two real ranks on this machine
     """
     context.with_resource(quiet_transformers())
@@ -63,4 +83,5 @@ def main(context: click.Context) -> None:
 main.add_command(plan_command)
 main.add_command(diff_command)
 main.add_command(verify_command)
+main.add_command(generate_command)
 main.add_command(demo_command)

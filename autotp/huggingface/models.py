@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 import transformers
@@ -99,6 +99,11 @@ def resolve(source: Any) -> nn.Module:
 def is_transformers_model(model: object) -> bool:
     """Returns if a module is a transformers model, whose inputs are known."""
     return isinstance(model, PreTrainedModel)
+
+
+def can_generate(model: object) -> TypeGuard[PreTrainedModel]:
+    """Returns if a module is a transformers model that writes text."""
+    return isinstance(model, PreTrainedModel) and model.can_generate()
 
 
 def example_inputs(model: nn.Module, batch: int, sequence: int) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from ..runtime.layers import (
 )
 from ..runtime.ranks import Ranks
 from ..runtime.slices import take
+from .aside import WholeForward
 from .unit import Compiler, UnitForward, skeleton
 
 
@@ -93,6 +94,11 @@ def apply_plan(model: nn.Module, plan: Plan, ranks: Ranks, compilers: Mapping[Un
     for unit in plan.units:
         for path in unit.instances:
             _cut_unit(model, path, unit, state, places)
+    planned = [path for unit in plan.units if unit.layouts() for path in unit.instances]
+    for path, module in model.named_modules():
+        own = {n: state.layouts[join_path(path, n)] for n in module._parameters if join_path(path, n) in state.layouts}
+        if own and not any(path == other or _is_inside(path, other) for other in planned):
+            module.forward = WholeForward(module, ranks, own)
     for module, forward in forwards:
         module.forward = forward
     model.__dict__[ATTRIBUTE] = state
@@ -126,6 +132,11 @@ def _planned_units(model: nn.Module, plan: Plan) -> Iterable[Unit]:
         split |= prefixes
 
 
+def join_path(path: str, name: str) -> str:
+    """The name of something in the module at a path, which is empty for the model itself."""
+    return f"{path}.{name}" if path else name
+
+
 def _is_inside(path: str, parent: str) -> bool:
     return path.startswith(parent + ".") or (not parent and bool(path))
 
@@ -139,14 +150,14 @@ def _places(model: nn.Module) -> Places:
     for path, module in model.named_modules():
         for name, parameter in module._parameters.items():
             if parameter is not None:
-                full_name = f"{path}.{name}" if path else name
+                full_name = join_path(path, name)
                 places.setdefault(id(parameter), []).append((module, name, full_name))
     return places
 
 
 def _cut_unit(model: nn.Module, path: str, unit: UnitPlan, state: Parallel, places: Places) -> None:
     for name, layouts in unit.layouts().items():
-        full_name = f"{path}.{name}" if path else name
+        full_name = join_path(path, name)
         if full_name in state.layouts:
             continue  # tied to one that is cut already
         whole = model.get_parameter(full_name)

@@ -1,152 +1,221 @@
-"""Real ranks on this machine, each a process under gloo: for tests and demonstrations. `torchrun` is for the rest."""
+"""Local ranks: a function on several processes of this machine, started by torch's elastic launcher as `torchrun` does."""
 
 from __future__ import annotations
 
-import multiprocessing
+import logging
 import os
 import pickle
 import signal
 import socket
+import sys
+import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
-from multiprocessing import connection
-from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, launch_agent
+
+from ..errors import RankError
 
 T = TypeVar("T")
 HOST = "127.0.0.1"
-Store = dist.TCPStore  # type: ignore[attr-defined]
+POLL_S = 0.05
+# What the launcher answers by ending the ranks: SIGINT here, the others in torch's agent.
+AGENT_SIGNALS = ("SIGTERM", "SIGHUP", "SIGQUIT")
+# A collective whose peer has gone raises a RuntimeError. A rank with one stays this much longer, so that the launcher,
+# which ends all ranks when it sees the first one end, sees the peer.
+LINGER_S = 5.0
 
 
 class RankTraceback(Exception):
-    """The cause of an error that a rank raised: where in the rank it happened."""
+    """The cause of an error that a rank raised: which rank, and where in it."""
+
+    def __init__(self, rank: int, text: str) -> None:
+        super().__init__(f"on rank {rank}:\n{text}")
+        self.rank, self.text = rank, text
 
 
 def run_ranks(
-    function: Callable[..., T], size: int, *args: Any, timeout_s: float = 60.0, limit_s: float = 300.0
+    function: Callable[..., T],
+    size: int,
+    *args: Any,
+    timeout_s: float = 60.0,
+    limit_s: float | None = 300.0,
+    backend: str | None = "gloo",
 ) -> list[T]:
-    """Run a function once on each of `size` new processes that form a gloo group; returns the results in rank order.
+    """Run a function once on each of `size` new processes that form a group; returns the results in rank order.
 
     The function, its arguments and its results are pickled, so the function lives in a module. Each process computes
-    with one thread. No process outlives this call.
+    with one thread unless the function says otherwise. No process outlives this call: not where a rank fails or dies,
+    not where this process is interrupted or killed.
 
     Args:
         timeout_s: how long a collective waits for the other ranks.
-        limit_s: how long everything may take.
+        limit_s: how long the function may take, None for as long as it likes.
+        backend: of the process group; None for the one of this machine's devices.
 
     Raises:
-        What the first rank to fail raised, with that rank's traceback as its cause. RuntimeError for a rank that ends
-        without an answer, TimeoutError if the ranks take longer than `limit_s`.
+        What the first rank to fail raised, with a RankTraceback as its cause. RankError for a rank that ends without
+        an answer, TimeoutError if a rank takes longer than `limit_s`.
     """
-    store = Store(HOST, 0, is_master=True, wait_for_workers=False)
-    task = pickle.dumps((function, args))
-    context = multiprocessing.get_context("spawn")
-    processes: list[SpawnProcess] = []
-    answers: dict[connection.Connection, int] = {}
-    patience_s = 0.0
-    try:
-        for rank in range(size):
-            receiving, sending = context.Pipe(duplex=False)
-            answers[receiving] = rank
-            process = context.Process(
-                target=_rank_main, args=(rank, size, store.port, timeout_s, task, sending), daemon=True
-            )
-            with _interrupts_held_back():
-                process.start()
-            processes.append(process)
-            sending.close()
-        results = _collect(answers, processes, limit_s)
-        patience_s = 10.0
-        return results
-    finally:
-        _end(processes, patience_s)
-        for receiving in answers:
-            receiving.close()
+    with tempfile.TemporaryDirectory(prefix="autotp-") as folder, _signals() as received:
+        job = _Job(pickle.dumps((function, args)), Path(folder), timeout_s, limit_s or 0.0, backend)
+        try:
+            answers = _launch(size, job)
+        except ChildFailedError as failed:
+            error, cause = _first_error(failed, job)
+            raise error from cause
+        except SignalException as caught:
+            received.append(caught.sigval)
+            answers = {}
+    if received:
+        signal.raise_signal(received[0])  # the ranks are ended; now it does what it did before
+        raise RankError(f"interrupted by {received[0].name}")
+    return [pickle.loads(answers[rank]) for rank in range(size)]
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What every rank is told; `task` is the pickled function with its arguments, `folder` where errors are left."""
+
+    task: bytes
+    folder: Path
+    timeout_s: float
+    limit_s: float
+    backend: str | None
+
+
+def _launch(size: int, job: _Job) -> dict[int, bytes]:
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=size,
+        run_id="autotp",
+        rdzv_backend="c10d",
+        rdzv_endpoint=f"{HOST}:0",
+        local_addr=HOST,
+        max_restarts=0,
+        monitor_interval=POLL_S,
+        logs_specs=DefaultLogsSpecs(log_dir=str(job.folder)),
+        signals_to_handle=",".join(AGENT_SIGNALS),
+    )
+    with _quiet():
+        return launch_agent(config, _rank_main, [job])
 
 
 @contextmanager
-def _interrupts_held_back() -> Iterator[None]:
-    """A process started inside never sees a Ctrl-C: its parent does, and ends it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def _quiet() -> Iterator[None]:
+    """Without the agent's own account of how ranks end."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        logging.disable(before)
 
 
-def _collect(answers: dict[connection.Connection, int], processes: list[SpawnProcess], limit_s: float) -> list[Any]:
-    waiting, deadline = dict(answers), time.monotonic() + limit_s
-    results: list[Any] = [None] * len(answers)
-    while waiting:
-        ready = connection.wait(list(waiting), max(0.0, deadline - time.monotonic()))
-        if not ready:
-            raise TimeoutError(f"ranks {sorted(waiting.values())} did not finish within {limit_s:.0f} s")
-        for receiving in ready:
-            assert isinstance(receiving, connection.Connection)
-            rank = waiting.pop(receiving)
-            results[rank] = _answer(receiving, rank, processes[rank])
-    return results
+@contextmanager
+def _signals() -> Iterator[list[signal.Signals]]:
+    """Collects the signals that end the ranks, and gives them their old meaning afterwards.
 
+    A Ctrl-C goes to every process of the terminal. Ranks start with it held back, so that it finds none half way through
+    its imports; this process takes it and ends them. The main thread's mask is what they inherit, so another thread is
+    there to be interrupted, and Python runs the handler in the main thread.
+    """
+    received: list[signal.Signals] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
 
-def _answer(receiving: connection.Connection, rank: int, process: SpawnProcess) -> Any:
-    """A rank's result. Raises what it raised."""
+    def end_ranks(number: int, _: FrameType | None) -> None:
+        received.append(signal.Signals(number))
+        if len(received) == 1:
+            raise SignalException("interrupted", signal.SIGTERM)
+
+    names = (*AGENT_SIGNALS, "SIGINT")
+    before = {name: signal.getsignal(getattr(signal, name)) for name in names}
+    over = threading.Event()
+    listener = threading.Thread(target=over.wait, daemon=True)
+    listener.start()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    signal.signal(signal.SIGINT, end_ranks)
     try:
-        message = receiving.recv_bytes()
-    except EOFError:
-        process.join(1.0)
-        raise RuntimeError(f"rank {rank} ended with exit code {process.exitcode} and without an answer") from None
-    failed, value, where = pickle.loads(message)
-    if not failed:
-        return value
-    cause = RankTraceback(f"on rank {rank}:\n{where}")
-    if isinstance(value, str):
-        raise RuntimeError(f"rank {rank}: {value}") from cause
-    raise value from cause
+        yield received
+    finally:
+        for name, handler in before.items():
+            signal.signal(getattr(signal, name), handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        over.set()
+        listener.join()
 
 
-def _end(processes: list[SpawnProcess], patience_s: float) -> None:
-    """Wait a while for processes to end by themselves, then end them."""
-    deadline = time.monotonic() + patience_s
-    for process in processes:
-        process.join(max(0.0, deadline - time.monotonic()))
-    for end in (SpawnProcess.terminate, SpawnProcess.kill):
-        alive = [process for process in processes if process.is_alive()]
-        for process in alive:
-            end(process)
-        for process in alive:
-            process.join(5.0)
-    for process in processes:
-        process.close()
+def _first_error(failed: ChildFailedError, job: _Job) -> tuple[BaseException, RankTraceback | None]:
+    """What to raise for the first rank that failed, and its cause: what the rank left behind, else how it ended."""
+    rank, failure = failed.get_first_failure()
+    file = job.folder / str(rank)
+    if file.exists():
+        error, text = pickle.loads(file.read_bytes())
+        return (RankError(f"rank {rank}: {error}") if isinstance(error, str) else error), RankTraceback(rank, text)
+    if failure.exitcode == -signal.SIGALRM:
+        return TimeoutError(f"rank {rank} did not finish within {job.limit_s:.0f} s"), None
+    if failure.exitcode < 0:
+        return RankError(f"rank {rank} was ended by signal {-failure.exitcode} ({failure.signal_name()})"), None
+    return RankError(f"rank {rank} ended with exit code {failure.exitcode} and without an answer"), None
 
 
-def _rank_main(rank: int, size: int, port: int, timeout_s: float, task: bytes, sending: connection.Connection) -> None:
-    """One rank: join the group, run the function, send back its result or its error."""
+def _rank_main(job: _Job) -> bytes:
+    """One rank: join the group, run the function, give its result or leave its error behind."""
+    # The launcher's death and Ctrl-C reach a rank as SIGINT, which ends it at once, even inside a collective.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.setitimer(signal.ITIMER_REAL, job.limit_s)
     torch.set_num_threads(1)
     try:
-        _join_group(rank, size, port, timedelta(seconds=timeout_s))
-        function, args = pickle.loads(task)
-        message = pickle.dumps((False, function(*args), ""))
+        stay_on_this_host()
+        join_group(job.timeout_s, job.backend)
+        function, args = pickle.loads(job.task)
+        answer = pickle.dumps(function(*args))
     except BaseException as error:
-        message = pickle.dumps((True, _sendable(error), traceback.format_exc()))
-    with suppress(BrokenPipeError):
-        sending.send_bytes(message)
-    sending.close()
-    if dist.is_initialized():
-        dist.destroy_process_group()
+        message = pickle.dumps((_sendable(error), traceback.format_exc()))
+        (job.folder / os.environ["RANK"]).write_bytes(message)
+        sys.stdout.flush()
+        if isinstance(error, RuntimeError) and dist.is_initialized() and dist.get_world_size() > 1:
+            time.sleep(LINGER_S)
+        os._exit(1)  # a broken group may not let the interpreter end
+    dist.destroy_process_group()
+    signal.setitimer(signal.ITIMER_REAL, 0.0)
+    return answer
 
 
-def _join_group(rank: int, size: int, port: int, timeout: timedelta) -> None:
+def stay_on_this_host() -> None:
+    """Let gloo talk over the loopback interface, so that it needs no name of this host to be known."""
     loopback = {name for _, name in socket.if_nameindex()} & {"lo", "lo0"}
     if loopback:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback.pop())
-    store = Store(HOST, port, is_master=False, timeout=timeout)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
+
+
+def join_group(timeout_s: float, backend: str | None = None) -> None:
+    """Join the process group that torch's launcher (this module or `torchrun`) has described in the environment.
+
+    The backend is NCCL, with a GPU for each rank of this host, or gloo where there are not enough of them.
+    """
+    if backend is None:
+        gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        backend = "nccl" if gpus >= int(os.environ["LOCAL_WORLD_SIZE"]) else "gloo"
+    if backend == "nccl":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
 
 
 def _sendable(error: BaseException) -> BaseException | str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -96,6 +96,10 @@ class Ranks(ABC):
     def prepare(self, over: Iterable[Factors], device: torch.device) -> None:  # noqa: B027
         """Make what collectives over these factors need on a device. All ranks call it together, with the same factors."""
 
+    @abstractmethod
+    def share_random_state(self) -> None:
+        """Give this rank's generators the state that those of the group's first rank have."""
+
     @property
     def device(self) -> torch.device:
         """Where small tensors for the ranks' own agreements live."""
@@ -145,6 +149,15 @@ class ProcessRanks(Ranks):
             if parts_of(factors) > 1:
                 self.group(factors)
                 self.host_group(factors, device)
+
+    def share_random_state(self) -> None:
+        self._share(torch.get_rng_state, torch.set_rng_state)
+        if self.device.type == "cuda":
+            self._share(torch.cuda.get_rng_state, torch.cuda.set_rng_state)
+
+    def _share(self, get: Callable[[], torch.Tensor], put: Callable[[torch.Tensor], None]) -> None:
+        if self.size > 1:
+            put(self._all_gather(get().to(self.device), (Factor(self.size, 1),))[0].cpu())
 
     def group(self, factors: Factors) -> dist.ProcessGroup:
         """The process group along some factors; made at first use, which all ranks reach together."""

@@ -477,10 +477,13 @@ class Store:
     def __init__(self) -> None:
         self.keys: torch.Tensor | None = None
         self.values: torch.Tensor | None = None
+        self.notes: dict[str, bool] = {}
+        self.calls = 0
 
     def update(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         self.keys = keys if self.keys is None else torch.cat([self.keys, keys], 2)
         self.values = values if self.values is None else torch.cat([self.values, values], 2)
+        self.calls += 1
         return self.keys, self.values
 
     def length(self) -> int:
@@ -514,43 +517,6 @@ class Decoder(nn.Module):
 def steps(model: nn.Module) -> tuple[list[torch.Tensor], list[Store]]:
     stores = [Store(), Store()]
     return [model(values(2, n, HIDDEN, seed=n), stores) for n in (5, 1, 1, 3)], stores
-
-
-class Rereading(Attention):
-    """It keeps its keys and values at the first call, and reads them again at the later ones."""
-
-    def forward(self, x: torch.Tensor, store: Store) -> torch.Tensor:
-        y = self.norm(x)
-        q, k, v = (part(y).unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in (self.q, self.k, self.v))
-        if store.keys is None:
-            k, v = store.update(k, v)
-        else:
-            k, v = store.keys, store.values
-        return x + self.o(functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
-
-
-class DetachedStore(Store):
-    def update(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        super().update(keys.detach(), values.detach())
-        return keys, values
-
-
-def test_what_an_object_keeps_is_read_as_the_slice_it_is() -> None:
-    model = Decoder()
-    model.blocks = nn.ModuleList(Rereading(i) for i in range(2))
-    cut = Cut(model, (values(2, 3, HIDDEN), [Store(), Store()]))
-    assert cut.cut() == weights(2, *ATTENTION)
-
-    def run(kind: type[Store]) -> Callable[[nn.Module], list[torch.Tensor]]:
-        def steps(model: nn.Module) -> list[torch.Tensor]:
-            stores = [kind(), kind()]
-            return [model(values(2, n, HIDDEN, seed=n), stores) for n in (5, 1, 3)]
-
-        return steps
-
-    cut.assert_same(run(DetachedStore))
-    with pytest.raises(TraceError, match="needs a gradient; detach what is kept there"):
-        cut.assert_same(run(Store))
 
 
 def test_a_method_of_an_object_runs_for_real_on_what_the_rank_holds() -> None:
@@ -603,3 +569,72 @@ def test_what_a_block_reads_from_an_object_is_a_guard() -> None:
     cut = Cut(BranchingDecoder(), (values(2, 3, HIDDEN), [Store(), Store()]))
     cut.assert_same(lambda model: steps(model)[0])
     assert cut.cut()
+
+
+def assert_same_steps(kind: Callable[[int], nn.Module], lengths: tuple[int, ...]) -> Cut:
+    """Steps with objects that keep their state, without gradients, are the whole model's."""
+    model = Decoder()
+    model.blocks = nn.ModuleList(kind(i) for i in range(2))
+    cut = Cut(model, (values(2, 3, HIDDEN), [Store(), Store()]))
+
+    @torch.no_grad()
+    def run(model: nn.Module) -> list[torch.Tensor]:
+        stores = [Store(), Store()]
+        return [model(values(2, n, HIDDEN, seed=i), stores) for i, n in enumerate(lengths)]
+
+    expected = run(copy.deepcopy(cut.model))
+    for found in simulate(2, lambda ranks: run(apply_plan(copy.deepcopy(cut.model), cut.plan, ranks, cut.compilers))):
+        for mine, true in zip(found, expected, strict=True):
+            torch.testing.assert_close(mine, true, rtol=EXACT, atol=EXACT)
+    assert "blocks.0.q.weight" in cut.cut()
+    return cut
+
+
+def test_a_first_step_of_one_position_looks_like_later_ones() -> None:
+    cut = assert_same_steps(Attention, (1, 1, 1, 2))
+    assert cut.programs() == 2
+
+
+class FillsOnce(Attention):
+    """Keys and values of the first call are read again later, and an item says that they are there."""
+
+    def forward(self, x: torch.Tensor, store: Store) -> torch.Tensor:
+        y = self.norm(x)
+        q, k, v = (part(y).unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in (self.q, self.k, self.v))
+        if store.notes.get("filled"):
+            k, v = store.keys, store.values
+        else:
+            k, v = store.update(k, v)
+            store.notes["filled"] = True
+        return x + self.o(functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+def test_a_block_may_set_items_in_an_object_and_read_its_tensors() -> None:
+    cut = assert_same_steps(FillsOnce, (5, 5, 3, 5))
+    assert 2 <= cut.programs() <= 3
+
+
+class CountsAfterwards(Attention):
+    """Reads a number that its own call has changed."""
+
+    def forward(self, x: torch.Tensor, store: Store) -> torch.Tensor:
+        return super().forward(x, store) * store.calls
+
+
+def test_what_a_block_reads_after_its_own_change_holds_for_that_call_only() -> None:
+    assert_same_steps(CountsAfterwards, (2, 2, 2, 2))
+
+
+def test_a_tensor_that_is_read_wants_no_gradient() -> None:
+    model = Decoder()
+    model.blocks = nn.ModuleList(FillsOnce(i) for i in range(2))
+    cut = Cut(model, (values(2, 3, HIDDEN), [Store(), Store()]))
+
+    def twice(ranks: Ranks) -> None:
+        parallel = apply_plan(copy.deepcopy(cut.model), cut.plan, ranks, cut.compilers)
+        stores = [Store(), Store()]
+        for _ in range(2):
+            parallel(values(2, 3, HIDDEN), stores)
+
+    with pytest.raises(autotp.TraceError, match="read from a Store needs a gradient; detach what is kept there"):
+        simulate(2, twice)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from transformers import BartConfig, BartForConditionalGeneration
 
 import autotp
 from autotp.api import examples_for
@@ -29,6 +30,7 @@ from autotp.runtime.slices import padding
 from tests.families import FAMILIES
 
 NAMES = ("llama", "gpt2", "phi3", "deepseek_v2")
+SMALL = {"layers": 2, "attention_heads": 4, "ffn_dim": 128}
 TOKENS = torch.randint(0, 250, (2, 5), generator=torch.Generator().manual_seed(0))
 
 
@@ -55,6 +57,32 @@ def on_ranks(model: nn.Module, plan: Plan, run: Callable[[Any], Any], found: Sur
         return run(apply_plan(copy.deepcopy(model), plan, ranks, compilers))
 
     return simulate(plan.tp, on_rank)
+
+
+def test_a_module_that_shares_a_cut_parameter_and_is_in_no_unit_computes_whole() -> None:
+    """The table that an encoder-decoder model offers: its encoder, decoder and head have the same one and are what runs."""
+    torch.manual_seed(0)
+    sizes = {f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in SMALL.items()}
+    model = BartForConditionalGeneration(
+        BartConfig(d_model=64, vocab_size=250, max_position_embeddings=64, scale_embedding=True, **sizes)
+    )
+    model = model.double().eval()
+    found = survey(model, examples_for(model, None))
+    plan = make_plan(model, found, 2)
+
+    def run(model: Any) -> torch.Tensor:
+        result = model.get_input_embeddings()(TOKENS)
+        result.square().sum().backward()
+        return result.detach()
+
+    def on_rank(parallel: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+        assert parallel.get_input_embeddings().weight.shape == (125, 64)
+        return run(parallel), autotp.full_gradients(parallel)["model.shared.weight"]
+
+    expected = run(model)
+    for found_here, gradient in on_ranks(model, plan, on_rank, found):
+        torch.testing.assert_close(found_here, expected)
+        torch.testing.assert_close(gradient, model.get_input_embeddings().weight.grad)
 
 
 # -- what a rank holds ---------------------------------------------------------------------------------------------

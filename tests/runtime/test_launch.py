@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from autotp.errors import UsageError
+from autotp.errors import RankError, UsageError
 from autotp.runtime.launch import RankTraceback, run_ranks
 
 
@@ -49,7 +50,9 @@ def is_running(pid: int) -> bool:
 
 
 def test_results_come_in_the_order_of_the_ranks() -> None:
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     results = run_ranks(total, 2, 10.0)
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
     assert [(rank, value.tolist(), threads) for rank, value, threads in results] == [(0, [21.0], 1), (1, [21.0], 1)]
     assert not multiprocessing.active_children()
 
@@ -68,16 +71,27 @@ def test_an_error_of_a_rank_is_raised_at_once_and_ends_the_others(tmp_path: Path
 
 
 def test_an_error_that_cannot_be_pickled_keeps_its_text() -> None:
-    with pytest.raises(RuntimeError, match="rank 0: Unsendable: 1 and 2"):
+    with pytest.raises(RankError, match="rank 0: Unsendable: 1 and 2"):
         run_ranks(fail_unsendably, 1)
 
 
+def die_on_rank_1() -> None:
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()
+
+
+def test_the_rank_that_died_is_named_not_those_that_missed_it() -> None:
+    with pytest.raises(RankError, match=r"rank 1 was ended by signal 9 \(SIGKILL\)"):
+        run_ranks(die_on_rank_1, 2)
+
+
 def test_a_rank_that_dies_is_an_error() -> None:
-    with pytest.raises(RuntimeError, match="rank 0 ended with exit code 3 and without an answer"):
+    with pytest.raises(RankError, match="rank 0 ended with exit code 3 and without an answer"):
         run_ranks(vanish, 1)
 
 
 def test_ranks_that_take_too_long_are_ended() -> None:
-    with pytest.raises(TimeoutError, match=r"ranks \[0, 1\] did not finish within 0 s"):
-        run_ranks(total, 2, 1.0, limit_s=0.2)
+    with pytest.raises(TimeoutError, match=r"rank \d did not finish within 1 s"):
+        run_ranks(time.sleep, 2, 600.0, limit_s=1.0)
     assert not multiprocessing.active_children()

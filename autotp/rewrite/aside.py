@@ -1,0 +1,36 @@
+"""Modules that share a cut parameter and belong to no unit: the model never calls them by itself, but somebody may."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..axes.layout import Layout, factors_of, ordered
+from ..runtime.collectives import gather
+from ..runtime.ranks import Ranks
+
+
+class WholeForward:
+    """Takes the place of such a module's `forward`: runs it with whole parameters, gathered for this one call."""
+
+    def __init__(self, module: nn.Module, ranks: Ranks, layouts: Mapping[str, Sequence[Layout]]) -> None:
+        self.module, self.ranks, self.layouts = module, ranks, dict(layouts)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        held = dict(self.module._parameters)
+        try:
+            for name, layouts in self.layouts.items():
+                self.module._parameters[name] = self._whole(held[name], layouts)  # type: ignore[assignment]
+            return type(self.module).forward(self.module, *args, **kwargs)
+        finally:
+            self.module._parameters.update(held)
+
+    def _whole(self, value: Any, layouts: Sequence[Layout]) -> torch.Tensor:
+        for dim, layout in enumerate(layouts):
+            over = ordered(factors_of(layout))
+            if over:
+                value = gather(value, self.ranks, over, dim, layout)
+        return value
