@@ -39,7 +39,7 @@ def call_in_dynamo(unit: UnitForward, args: tuple[Any, ...], kwargs: dict[str, A
     return getattr(_entries, _chosen())(unit, args, kwargs)
 
 
-@torch._dynamo.assume_constant_result
+@torch._dynamo.assume_constant_result  # type: ignore[untyped-decorator]
 def _chosen() -> str:
     """The name of the entry that was chosen just before."""
     name: str = _choice.name
@@ -112,7 +112,7 @@ class _Call:
         return frozenset(
             (number, dim)
             for number, tensor in enumerate(site.tensors)
-            for dim, size in enumerate(self.fakes[id(tensor)].shape)
+            for dim, size in enumerate(tuple[Any, ...](self.fakes[id(tensor)].shape))
             if isinstance(size, torch.SymInt)
         )
 

@@ -96,9 +96,9 @@ class Ranks(ABC):
     def prepare(self, over: Iterable[Factors], device: torch.device) -> None:  # noqa: B027
         """Make what collectives over these factors need on a device. All ranks call it together, with the same factors."""
 
-    @abstractmethod
-    def share_random_state(self) -> None:
-        """Give this rank's generators the state that those of the group's first rank have."""
+    def share_random_state(self) -> None:  # noqa: B027
+        """Give this rank's generators the state that those of the group's first rank have. Ranks that are threads of one
+        process draw from the same ones already."""
 
     @property
     def device(self) -> torch.device:

@@ -38,9 +38,6 @@ class SimulatedRanks(Ranks):
         super().__init__(rank, len(meeting.values))
         self._meeting = meeting
 
-    def share_random_state(self) -> None:
-        """Nothing to do: the ranks are threads, and draw from the generators of one process."""
-
     def _exchange(self, value: torch.Tensor, factors: Factors) -> list[torch.Tensor]:
         everything = self._meeting.exchange(self.rank, (factors, value.detach()))
         mine = [everything[peer] for peer in peers(self.rank, factors)]
