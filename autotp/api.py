@@ -35,6 +35,7 @@ def plan(
     example: Any = None,
     hardware: str = DEFAULT_HARDWARE,
     tokens: int = 4096,
+    gather_logits: bool = True,
     rules: Sequence[str | Path] = (),
 ) -> Plan:
     """Plan tensor parallelism for `tp` ranks. Needs no process group, no weights and no GPU.
@@ -47,6 +48,8 @@ def plan(
             arguments, a dict of keyword arguments, or `(args, kwargs)`. Only shapes and dtypes matter.
         hardware: a node from `rules/hardware`, used to weigh collectives against each other.
         tokens: tokens of one step that collectives are weighed at.
+        gather_logits: whether a head over the vocabulary gives whole logits on every rank. Else they are a `DTensor` cut over
+            the vocabulary, and nothing is sent; `.full_tensor()` makes them whole.
         rules: folders with rules of your own, laid out as `rules/` is.
 
     Raises:
@@ -57,7 +60,7 @@ def plan(
     machine = cost.hardware(hardware, folders)
     module = models.resolve(model)
     found = survey(module, examples_for(module, example), folders)
-    return make_plan(module, found, tp, machine, Workload(tokens=tokens))
+    return make_plan(module, found, tp, machine, Workload(tokens=tokens), gather_logits=gather_logits)
 
 
 def diff(
@@ -107,6 +110,7 @@ def parallelize(
     *,
     mesh: DeviceMesh | None = None,
     plan: Plan | None = None,
+    gather_logits: bool = True,
     example: Any = None,
     rules: Sequence[str | Path] = (),
 ) -> Model:
@@ -119,6 +123,7 @@ def parallelize(
         tp: number of ranks; the world size unless given. It must divide the world size: neighbouring ranks form a group.
         mesh: a one-dimensional mesh, or one with a dim named "tp", instead of `tp`.
         plan: a plan from `autotp.plan`, edited or not; made here unless given.
+        gather_logits: as for `autotp.plan`; a given plan says it itself.
         example: as for `autotp.plan`.
         rules: as for `autotp.plan`.
 
@@ -139,7 +144,7 @@ def parallelize(
         found = survey(model, examples_for(model, example), folders)
     if plan is None:
         assert found is not None
-        plan = make_plan(model, found, ranks.size)
+        plan = make_plan(model, found, ranks.size, gather_logits=gather_logits)
     ranks.check_agreement(plan.to_json(), "plans")
     apply_plan(model, plan, ranks, make_compilers(plan, found, folders))
     if models.can_generate(model):

@@ -66,16 +66,19 @@ class _Recorder:
         by_module: dict[int, Unit] = {}
         for unit in units:
             by_module.setdefault(id(unit.module(model)), unit)
-        first: set[int] = set()
+        first: dict[int, nn.Module] = {}
 
         def unit_twin(module: nn.Module) -> nn.Module | None:
             unit = by_module.get(id(module))
             if unit is None:
                 return None
             twin = bare(module)
-            if unit.shape not in first:
-                first.add(unit.shape)
-                twin = clone(module, self._fake)
+            if unit.shape in first:
+                # What the outer Python finds inside (a device, a dtype) is what the first one has.
+                for part in ("_parameters", "_buffers", "_modules"):
+                    twin.__dict__[part] = first[unit.shape].__dict__[part]
+            else:
+                twin = first[unit.shape] = clone(module, self._fake)
                 for name, parameter in module.named_parameters():
                     self.owners[id(self.fakes[id(parameter)])] = f"{unit.path}.{name}"
             self._watch(twin, unit)

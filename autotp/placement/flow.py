@@ -45,6 +45,7 @@ class Flow:
     uses: dict[tuple[torch.fx.Node, torch.fx.Node], Use] = field(default_factory=dict)
     gathers: dict[torch.fx.Node, frozenset[Axis]] = field(default_factory=dict)
     deferred: dict[torch.fx.Node, frozenset[Axis]] = field(default_factory=dict)
+    kept: dict[torch.fx.Node, frozenset[Axis]] = field(default_factory=dict)
     gradient: frozenset[torch.fx.Node] = frozenset()
     written: frozenset[torch.fx.Node] = frozenset()
 
@@ -64,15 +65,15 @@ class Flow:
         return found
 
 
-def flow(typed: TypedGraph, cuts: Cuts, unread: frozenset[int] = frozenset()) -> Flow:
-    """Place every value of a graph under a choice of cuts.
+def flow(typed: TypedGraph, cuts: Cuts, unread: frozenset[int] = frozenset(), *, keep: bool = False) -> Flow:
+    """Place every value of a graph under a choice of cuts. With `keep`, results leave as slices that say so.
 
     Raises UnsoundPlanError, naming node and operator, where padding would be summed as if it were data.
     """
     state = Flow(cuts, gradient=needs_gradient(typed), written=typed.written())
     for node in typed.graph.nodes:
         if node.op == "output":
-            _finish(typed, state, node, unread)
+            _finish(typed, state, node, unread, keep)
         elif node.op in ("placeholder", "get_attr"):
             if node in typed.facts:
                 state.held[node] = cut_in(typed.axes(node), cuts) if is_parameter(node) else frozenset()
@@ -176,8 +177,9 @@ def _is_zero(typed: TypedGraph, state: Flow, node: torch.fx.Node, axis: Axis) ->
     return any(all(zero(fact.operands[i]) for i in group) for group in fact.zeros)
 
 
-def _finish(typed: TypedGraph, state: Flow, output: torch.fx.Node, unread: frozenset[int]) -> None:
-    """What leaves a unit is whole: partial sums are reduced, slices gathered, or left as they are where nobody reads."""
+def _finish(typed: TypedGraph, state: Flow, output: torch.fx.Node, unread: frozenset[int], keep: bool) -> None:
+    """What leaves a unit is whole: partial sums are reduced, slices gathered, or left as they are where nobody reads or
+    where they are to be kept."""
     results = output.args[0]
     assert isinstance(results, (list, tuple))
     read = {node for number, node in enumerate(results) if number not in unread}
@@ -187,7 +189,8 @@ def _finish(typed: TypedGraph, state: Flow, output: torch.fx.Node, unread: froze
         if state.partial[node]:
             _update(state, output, node, reduce=state.partial[node])
         if state.held[node]:
-            (state.gathers if node in read else state.deferred)[node] = state.held[node]
+            gathered = state.kept if keep else state.gathers
+            (gathered if node in read else state.deferred)[node] = state.held[node]
 
 
 def _update(

@@ -31,18 +31,20 @@ def place(
     price: Price,
     unread: frozenset[int] = frozenset(),
     *,
+    keep: bool = False,
     backward: bool = True,
 ) -> Placement:
     """Place a traced graph under a choice of cuts; the traced graph is not changed.
 
-    Results whose numbers are in `unread` leave the unit as slices, to be gathered if they are read after all.
+    Results whose numbers are in `unread` leave the unit as slices, to be gathered if they are read after all; with `keep`
+    all others do too, as distributed tensors.
     Raises UnsoundPlanError if a cut axis must be whole, PlacementError if the verifier finds a flaw.
     """
     typed = TypedGraph.copy_of(graph, typing)
     check_pins(typed, cuts)
     split_biases(typed, cuts)
-    first = flow(typed, cuts, unread)
+    first = flow(typed, cuts, unread, keep=keep)
     regroup_sums(typed, frozenset(node for node, over in first.partial.items() if over))
-    placed = flow(typed, cuts, unread)
+    placed = flow(typed, cuts, unread, keep=keep)
     verify(typed, placed)
     return Placement(typed, placed, place_backward(typed, placed, price) if backward else Backward())

@@ -21,7 +21,7 @@ def unit_plan(instances: tuple[str, ...], problem: UnitProblem, choice: Choice, 
     parameters = tuple(_parameter(name, node, problem, choice.cuts) for name, node in nodes.items())
     cut = [p for p in problem.proposals if p.rule.collect and any(axis in choice.cuts for axis in p.axes)]
     collected = tuple(name for p in cut for name in p.parameters if len(nodes[name].meta["val"].shape) > 1)
-    return UnitPlan(instances, parameters, collectives, collected, _not_cut(problem, choice))
+    return UnitPlan(instances, parameters, collectives, collected, _not_cut(problem, choice), problem.keep)
 
 
 def collective_plan(priced: Collective) -> CollectivePlan:

@@ -33,6 +33,7 @@ class UnitProblem:
     proposals: tuple[Proposal, ...]
     misses: tuple[NearMiss, ...] = ()
     unread: frozenset[int] = frozenset()
+    keep: bool = False
 
     def parameters(self) -> dict[str, tuple[Term, ...]]:
         """The dims of every parameter the graph reads."""
@@ -110,7 +111,7 @@ def _best(
     choices = []
     for cuts in candidates:
         try:
-            placement = place(problem.graph, problem.typing, cuts, weigher.price, problem.unread)
+            placement = place(problem.graph, problem.typing, cuts, weigher.price, problem.unread, keep=problem.keep)
         except UnsoundPlanError as error:
             refused.append(str(error))
             continue

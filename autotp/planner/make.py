@@ -24,12 +24,20 @@ def make_plan(
     tp: int,
     machine: Hardware | None = None,
     workload: Workload | None = None,
+    *,
+    gather_logits: bool = True,
 ) -> Plan:
-    """The best plan of a surveyed model. Raises UsageError for a size below one."""
+    """The best plan of a surveyed model; without `gather_logits` a head's results stay cut.
+
+    Raises UsageError for a size below one.
+    """
     if not isinstance(tp, int) or tp < 1:
         raise UsageError(f"tp must be a whole number of at least 1, not {tp!r}")
     machine, workload = machine or hardware(DEFAULT_HARDWARE), workload or Workload()
     problems = _without_small_tables(found.problems)
+    if not gather_logits:
+        heads = {s for s, p in problems.items() if any(proposal.rule.end == "output" for proposal in p.proposals)}
+        problems = {shape: replace(problem, keep=shape in heads) for shape, problem in problems.items()}
     weighers = {s: Weigher(p.graph, machine, workload) for s, p in problems.items()}
     tied = [names for names in parameter_owners(model).values() if len(names) > 1]
     choices = _choose_tied(found, problems, weighers, tp, tied)

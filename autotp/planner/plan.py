@@ -64,7 +64,7 @@ class CollectivePlan:
 class UnitPlan:
     """All units of one structure: where they are, their parameters, their collectives, what was not cut and why.
 
-    What the parameters in `collected` make is gathered right after it is made.
+    What the parameters in `collected` make is gathered right after it is made; with `keep` the results stay cut.
     """
 
     instances: tuple[str, ...]
@@ -72,6 +72,7 @@ class UnitPlan:
     collectives: tuple[CollectivePlan, ...]
     collected: tuple[str, ...] = ()
     not_cut: tuple[str, ...] = ()
+    keep: bool = False
 
     def layouts(self) -> dict[str, tuple[Layout, ...]]:
         """The layouts of the parameters that are cut, by name."""
@@ -184,6 +185,6 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         if not isinstance(value, list):
             raise PlanError(f"{where} should be a list, not {value!r}")
         return tuple(_value(get_args(hint)[0], entry, f"{where}[{i}]") for i, entry in enumerate(value))
-    if not isinstance(value, (int, float) if hint is float else hint) or isinstance(value, bool):
+    if not isinstance(value, (int, float) if hint is float else hint) or isinstance(value, bool) != (hint is bool):
         raise PlanError(f"{where} should be of type {hint.__name__}, not {value!r}")
     return value

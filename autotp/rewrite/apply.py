@@ -54,7 +54,9 @@ def make_compilers(plan: Plan, found: Survey | None, rules: tuple[Path, ...] = (
         varying = found.varying[shape] if found is not None and shape in found.varying else VaryingDims()
         traced = found.traced.get(shape) if found is not None and shape is not None else None
         unread = traced.unread if traced is not None else frozenset()
-        compilers[unit] = Compiler(unit.layouts(), weigher, unit.collected, varying, unread, rules, traced, widths)
+        compilers[unit] = Compiler(
+            unit.layouts(), weigher, unit.collected, varying, unread, rules, traced, widths, unit.keep
+        )
     return compilers
 
 

@@ -84,6 +84,8 @@ class _Inserter:
             value = self._gathered(value, operand, flow.gathers[operand])
         if consumer.op == "output" and operand in flow.deferred:
             value = self._deferred(value, operand, flow.deferred[operand])
+        if consumer.op == "output" and operand in flow.kept:
+            value = self._kept(value, operand, flow.kept[operand])
         return value
 
     def _make(
@@ -188,6 +190,16 @@ class _Inserter:
 
         over = ordered(factors_in(axes, self.placement.flow.cuts))
         return self._make((value, "deferred"), value, defer, Inserted("all_gather", "deferred", "activation", over))
+
+    def _kept(self, value: torch.fx.Node, operand: torch.fx.Node, axes: frozenset[Axis]) -> torch.fx.Node:
+        dims = self._cut_dims(operand, axes)
+
+        def keep(value: torch.Tensor, ranks: Any) -> torch.Tensor:
+            ((dim, layout, over),) = dims
+            return collectives.keep_cut(value, ranks, over, dim, layout)
+
+        over = ordered(factors_in(axes, self.placement.flow.cuts))
+        return self._make((value, "kept"), value, keep, Inserted("keep", "forward", "activation", over))
 
     def _collect(self, node: torch.fx.Node, summed: frozenset[Any]) -> None:
         """A marker becomes a gather, or nothing where its operand is whole."""

@@ -59,6 +59,7 @@ class Compiler:
     rules: tuple[Path, ...] = ()
     surveyed: Traced | None = None
     widths: Widths = field(default_factory=Widths)
+    keep: bool = False
     programs: dict[Any, list[tuple[Traced, Program]]] = field(default_factory=dict)
     entries: dict[Any, Any] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -112,7 +113,7 @@ class Compiler:
         typing = infer(traced.graph, operator_rules(self.rules))
         cuts = impose(traced.graph, typing, self.layouts)
         backward = torch.is_grad_enabled()
-        placement = place(traced.graph, typing, cuts, self.price, traced.unread, backward=backward)
+        placement = place(traced.graph, typing, cuts, self.price, traced.unread, keep=self.keep, backward=backward)
         for local, whole in slices_given(placement):
             self.widths.note(local, whole)
         program = build(placement, traced.constants, call.unit.path, parallel_layers(call.module))

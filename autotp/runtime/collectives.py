@@ -118,6 +118,15 @@ def gather(
     return _Gather.apply(value, ranks, factors, dim, layout, summed)
 
 
+def keep_cut(value: torch.Tensor, ranks: Ranks, factors: Factors, dim: int, layout: Layout) -> torch.Tensor:
+    """A slice as the distributed tensor (`DTensor`) it is a part of, without its padding; nothing is sent.
+
+    The dim is one axis, cut over all ranks of the group in their order.
+    """
+    present = max(0, min(layout.local_size, layout.size - ranks.coordinate(factors) * layout.local_size))
+    return ranks.as_distributed(value.narrow(dim, 0, present), dim, layout.size)
+
+
 def slice_to_rank(value: torch.Tensor, ranks: Ranks, layouts: Sequence[Layout | None]) -> torch.Tensor:
     """This rank's part of a whole value."""
     return take(value, layouts, ranks.rank)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,6 +13,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard
 
 from ..axes.layout import Factor, Factors, coordinate, parts_of, peers
 from ..errors import PlacementError, UsageError
@@ -96,6 +99,10 @@ class Ranks(ABC):
     def prepare(self, over: Iterable[Factors], device: torch.device) -> None:  # noqa: B027
         """Make what collectives over these factors need on a device. All ranks call it together, with the same factors."""
 
+    def as_distributed(self, part: torch.Tensor, dim: int, size: int) -> torch.Tensor:
+        """The distributed tensor of which this rank holds a part, `size` long along a dim and cut evenly from the start."""
+        raise UsageError(f"{type(self).__name__} have no distributed tensors; gather the logits")
+
     def share_random_state(self) -> None:  # noqa: B027
         """Give this rank's generators the state that those of the group's first rank have. Ranks that are threads of one
         process draw from the same ones already."""
@@ -149,6 +156,18 @@ class ProcessRanks(Ranks):
             if parts_of(factors) > 1:
                 self.group(factors)
                 self.host_group(factors, device)
+
+    def as_distributed(self, part: torch.Tensor, dim: int, size: int) -> torch.Tensor:
+        shape = torch.Size([*part.shape[:dim], size, *part.shape[dim + 1 :]])
+        strides = torch.empty(shape, device="meta").stride()
+        return DTensor.from_local(part, self.mesh, [Shard(dim)], run_check=False, shape=shape, stride=strides)
+
+    @functools.cached_property
+    def mesh(self) -> DeviceMesh:
+        """The group as a mesh of one dim, named `tp`."""
+        line = next(line for line in self.lines if dist.get_rank() in line)
+        group = self.group((Factor(self.size, 1),))
+        return DeviceMesh.from_group(group, self.device.type, mesh=line, mesh_dim_names=("tp",))
 
     def share_random_state(self) -> None:
         self._share(torch.get_rng_state, torch.set_rng_state)

@@ -104,7 +104,7 @@ class _Maker:
         typing = infer(graph, operator_rules(self.rules))
         cuts = impose(graph, typing, plan.layouts())
         weigher = Weigher(graph, self.machine, self.workload)
-        placement = place(graph, typing, cuts, weigher.price, traced.unread)
+        placement = place(graph, typing, cuts, weigher.price, traced.unread, keep=plan.keep)
         priced = tuple(weigher.collectives(placement))
         facts = {node.name: (node, fact) for node, fact in placement.typed.facts.items()}
         work = parallel_layers(self.parallel.get_submodule(unit.path))

@@ -1,0 +1,86 @@
+"""Logits on real ranks: whole, of the positions that are asked for, or cut over the vocabulary as a distributed tensor."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor, Shard
+
+import autotp
+from autotp.checkpoint.full import state_of
+from autotp.huggingface.models import build_model
+from autotp.runtime.launch import run_ranks
+from tests.families import FAMILIES, WRITERS
+
+VOCABULARY = 250  # three ranks hold 84, 84 and 82 rows
+
+
+def dense_model(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    return build_model(WRITERS[name].config(), meta=False).double()
+
+
+def ids() -> torch.Tensor:
+    return torch.arange(3, 25).view(2, 11)
+
+
+def cut_logits(name: str) -> tuple[float, float, tuple[int, ...], set[str]]:
+    """Runs on a rank: differences of logits and gradients to the dense model's, the local shape, collectives forward."""
+    dense = dense_model(name)
+    parallel: Any = autotp.parallelize(copy.deepcopy(dense), gather_logits=False)
+    state = state_of(parallel)
+    with state.ranks.logging() as log:
+        logits = parallel(ids(), use_cache=False).logits
+    ran = {call.kind for call in log.calls}
+    assert isinstance(logits, DTensor) and logits.placements == (Shard(2),)
+    expected = dense(ids(), use_cache=False).logits
+    logits.full_tensor().square().sum().backward()
+    expected.square().sum().backward()
+    own = autotp.full_gradients(parallel)
+    gradients = [float((own[n] - p.grad).abs().max() / p.grad.abs().max()) for n, p in dense.named_parameters()]
+    difference = float((logits.full_tensor() - expected).abs().max())
+    return difference, max(gradients), tuple(logits.to_local().shape), ran
+
+
+def test_logits_stay_cut_on_request() -> None:
+    for name in ("llama", "gpt2"):
+        for rank, (logits, gradient, local, ran) in enumerate(run_ranks(cut_logits, 3, name)):
+            assert logits < 1e-12 and gradient < 1e-9, name
+            assert local == (2, 11, 84 if rank < 2 else 82)
+            assert ran == {"all_reduce"}
+
+
+def test_the_plan_says_that_logits_stay_cut() -> None:
+    config = FAMILIES["llama"].config()
+    gathered, kept = autotp.plan(config, 4), autotp.plan(config, 4, gather_logits=False)
+    assert sum(unit.count("forward", kind="all_gather") for unit in gathered.units) == 1
+    assert sum(unit.count("forward", kind="all_gather") for unit in kept.units) == 0
+    assert autotp.Plan.from_json(kept.to_json()) == kept
+
+
+def packed_logits() -> list[tuple[float, int]]:
+    """Runs on a rank: two texts in one row, told apart by positions that start again; all logits, then the last ones'."""
+    dense = dense_model("llama").eval()
+    parallel: Any = autotp.parallelize(copy.deepcopy(dense))
+    texts = [torch.arange(3, 10)[None], torch.arange(40, 52)[None]]
+    packed, positions = torch.cat(texts, 1), torch.cat([torch.arange(7), torch.arange(12)])[None]
+    last = torch.tensor([6, 18])
+    found = []
+    with torch.no_grad():
+        apart = torch.cat([dense(text, use_cache=False).logits for text in texts], 1)
+        for keep, expected in ((0, apart), (last, apart[:, last])):
+            with state_of(parallel).ranks.logging() as log:
+                logits = parallel(packed, position_ids=positions, use_cache=False, logits_to_keep=keep).logits
+            (gathered,) = [call.elements for call in log.calls if call.kind == "all_gather"]
+            found.append((float((logits - expected).abs().max()), gathered))
+    return found
+
+
+def test_packed_texts_equal_the_texts_apart() -> None:
+    for (whole, every), (chosen, few) in run_ranks(packed_logits, 2):
+        assert whole < 1e-12 and chosen < 1e-12
+        assert (every, few) == (19 * math.ceil(VOCABULARY / 2), 2 * math.ceil(VOCABULARY / 2))
