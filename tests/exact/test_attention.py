@@ -1,0 +1,102 @@
+"""Attention functions behind Python: one opaque node cut over heads, run for real, as exact as a traced one."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+import autotp
+from autotp.api import examples_for
+from autotp.huggingface.models import build_model
+from autotp.planner.make import make_plan
+from autotp.planner.survey import survey
+from autotp.rewrite.apply import apply_plan, make_compilers
+from autotp.runtime.ranks import Ranks
+from autotp.runtime.simulate import simulate
+from tests.families import WRITERS
+
+seen: set[tuple[int, int]] = set()
+
+
+def reads_values(module: Any, query: torch.Tensor, key: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """A user's function that cannot be traced: it looks at numbers."""
+    if not bool(torch.isfinite(query).all()):
+        raise ValueError("a query is not finite")
+    seen.add((query.shape[1], key.shape[1]))
+    return sdpa_attention_forward(module, query, key, *args, **kwargs)
+
+
+AttentionInterface.register("reads_values", reads_values)
+AttentionMaskInterface.register("reads_values", sdpa_mask)
+
+
+def config_of(name: str, implementation: str) -> Any:
+    config = WRITERS[name].config()
+    config._attn_implementation = implementation
+    return config
+
+
+@pytest.mark.parametrize(
+    ("name", "tp", "heads"),
+    [("gpt2", 2, (2, 2)), ("llama", 2, (4, 1)), ("llama", 4, (4, 1)), ("qwen3", 4, (4, 1)), ("mistral", 2, (4, 1))],
+)
+def test_a_users_function_runs_on_a_ranks_heads(name: str, tp: int, heads: tuple[int, int]) -> None:
+    """With fewer key heads than ranks it gets whole groups, since it may count on their size."""
+    model = build_model(config_of(name, "reads_values"), meta=False).double()
+    seen.clear()
+    autotp.verify(model, tp).raise_for_failure()
+    assert heads in seen
+
+
+def write(model: Any) -> torch.Tensor:
+    ids = torch.randint(3, 250, (2, 11), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    mask[0, :3] = 0
+    with torch.no_grad():
+        written: torch.Tensor = model.generate(
+            ids, attention_mask=mask, max_new_tokens=16, do_sample=False, eos_token_id=None, pad_token_id=0
+        )
+    return written
+
+
+@pytest.mark.parametrize("implementation", ["reads_values", "eager", "sdpa"])
+def test_the_same_tokens_with_every_implementation(implementation: str) -> None:
+    torch.manual_seed(0)
+    dense = build_model(config_of("llama", implementation), meta=False).double()
+    found = survey(dense, examples_for(dense, None))
+    plan = make_plan(dense, found, 2)
+    compilers = make_compilers(plan, found)
+
+    def on_rank(ranks: Ranks) -> torch.Tensor:
+        return write(apply_plan(copy.deepcopy(dense), plan, ranks, compilers))
+
+    expected = write(dense)
+    assert all(torch.equal(written, expected) for written in simulate(2, on_rank))
+
+
+@pytest.mark.filterwarnings("ignore:_compile flag on create_block_mask:DeprecationWarning")  # transformers passes it
+def test_flex_attention_runs_on_a_ranks_heads() -> None:
+    """Its kernel knows no float64 on a CPU."""
+    torch.manual_seed(0)
+    dense = build_model(config_of("gpt_neox", "flex_attention"), meta=False)
+    found = survey(dense, examples_for(dense, None))
+    plan = make_plan(dense, found, 2)
+    compilers = make_compilers(plan, found)
+    ids = torch.randint(3, 250, (2, 19))
+
+    @torch.no_grad()
+    def logits(model: Any) -> torch.Tensor:
+        result: torch.Tensor = model(ids, use_cache=False).logits
+        return result
+
+    expected = logits(dense)
+    for own in simulate(2, lambda ranks: logits(apply_plan(copy.deepcopy(dense), plan, ranks, compilers))):
+        torch.testing.assert_close(own, expected, rtol=1e-4, atol=1e-5)
+    cut = {p.name for unit in plan.units for p in unit.parameters if p.placement in ("column", "row")}
+    assert "attention.query_key_value.weight" in cut
