@@ -1,6 +1,6 @@
 """Libraries that cut a Llama by themselves. Neither is needed by autotp: a benchmark says which one is not installed.
 
-    pip install --no-deps accelerate deepspeed einops hjson msgpack ninja psutil py-cpuinfo pydantic
+pip install --no-deps accelerate deepspeed einops hjson msgpack ninja psutil py-cpuinfo pydantic
 """
 
 from __future__ import annotations
