@@ -96,8 +96,8 @@ def compare(shape: dict[str, int], turns: int, folder: str, compiled: bool) -> l
     for each in running:
         take_turn(each, prompt, {phase: [] for phase in PHASES})  # warm
         each.logits, each.tokens = written(each, prompt)
-    for _ in range(turns):
-        for each in running:
+    for turn in range(turns):
+        for each in running[:: 1 if turn % 2 else -1]:  # nobody always follows the same one
             take_turn(each, prompt, each.seconds)
     for _ in range(2):
         for each in running:
