@@ -7,7 +7,7 @@ INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv lint test demo bench-planning
+.PHONY: help venv lint test demo bench-planning bench-inference bench-gpu
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,3 +35,9 @@ demo: $(INSTALLED) ## cut a real model over two local ranks and compare it with 
 
 bench-planning: $(INSTALLED) ## time the planner
 	$(BIN)/python benchmarks/planning.py
+
+bench-inference: $(INSTALLED) ## time prefill and decode on two ranks beside other libraries, where installed
+	$(BIN)/python benchmarks/inference.py
+
+bench-gpu: $(INSTALLED) ## time one rank's shard of large blocks, where there is a GPU
+	$(BIN)/python benchmarks/gpu.py

@@ -4,8 +4,8 @@
 
 Two processes of one thread, float32, random weights: dense on one of them, a split written by hand, transformers' own
 tensor parallelism, DeepSpeed AutoTP (both where installed), and autotp. All are measured in one run, in turns, since the
-machine does other things too; shown are medians over the turns, and the medians of the ratios within a turn. Time in
-collectives, which includes waiting for the other rank, comes from separate turns.
+machine does other things too; shown are medians over the turns with the least in brackets, and the medians of the ratios
+within a turn. Time in collectives, which includes waiting for the other rank, comes from separate turns.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from rich.console import Console
+from rich.table import Table
 from torch import nn
 from torch.distributed import _functional_collectives as functional
 
@@ -47,7 +49,8 @@ SHAPE = {
     "vocab_size": 32000,
     "max_position_embeddings": 1024,
 }
-OURS, DENSE = "autotp", "dense, one thread"
+TOLERANCE = 1e-4  # of the largest logit, in float32
+OURS, DENSE = "autotp", "dense"
 PHASES = ("prefill", "decode")
 
 
@@ -69,27 +72,39 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=7, help="how often each way is measured")
     parser.add_argument("--small", action="store_true", help="a model that takes no time, to try the benchmark itself")
+    parser.add_argument("--compiled", action="store_true", help="also the dense model and autotp's under torch.compile")
     options = parser.parse_args()
     shape = {**SHAPE, "hidden_size": 64, "intermediate_size": 128, "vocab_size": 256} if options.small else SHAPE
     with tempfile.TemporaryDirectory() as folder:
-        print(run_ranks(compare, RANKS, shape, options.turns, folder, timeout_s=600, limit_s=3600)[0])
+        contestants = run_ranks(
+            compare, RANKS, shape, options.turns, folder, options.compiled, timeout_s=600, limit_s=3600
+        )[0]
+    table, agree = report(contestants)
+    Console(width=160).print(table)
+    if not agree:
+        sys.exit("the ways to run the model do not agree")
 
 
-def compare(shape: dict[str, int], turns: int, folder: str) -> str:
-    """Runs on a rank; returns the table."""
+def compare(shape: dict[str, int], turns: int, folder: str, compiled: bool) -> list[Contestant]:
+    """Runs on a rank; the first returns what it measured."""
     contestants = make_contestants(dense_model(shape), folder)
+    if compiled:
+        same = [each for each in contestants if each.name in (DENSE, OURS)]
+        contestants += [Contestant(f"{each.name}, compiled", torch.compile(each.model), each.alone) for each in same]
     prompt = torch.randint(3, shape["vocab_size"], (BATCH, PROMPT), generator=torch.Generator().manual_seed(1))
     running = [each for each in contestants if each.model is not None]
     for each in running:
         take_turn(each, prompt, {phase: [] for phase in PHASES})  # warm
         each.logits, each.tokens = written(each, prompt)
-    for _ in range(turns):
-        for each in running:
+    for turn in range(turns):
+        for each in running[:: 1 if turn % 2 else -1]:  # nobody always follows the same one
             take_turn(each, prompt, each.seconds)
     for _ in range(2):
         for each in running:
             take_turn(each, prompt, each.waited, clock=Clock())
-    return table(contestants)
+    for each in running:
+        each.model = nn.Identity()  # the process that prints needs none
+    return contestants if dist.get_rank() == 0 else []
 
 
 def dense_model(shape: dict[str, int]) -> nn.Module:
@@ -115,7 +130,7 @@ def make_contestants(dense: nn.Module, folder: str) -> list[Contestant]:
     return [
         Contestant(DENSE, dense, alone=True),
         Contestant("by hand, gloo", by_hand),
-        Contestant("by hand, autotp's collectives", None if group is None else shared, missing="no shared memory"),
+        Contestant("by hand, shared memory", None if group is None else shared, missing="no shared memory"),
         optional("transformers", lambda: libraries.transformers_tp(folder)),
         optional("DeepSpeed AutoTP", lambda: libraries.deepspeed_tp(copy.deepcopy(dense))),
         Contestant(OURS, ours),
@@ -219,32 +234,44 @@ class Clock:
         return timed
 
 
-def table(contestants: list[Contestant]) -> str:
-    """What was measured; on ranks without the dense model, nothing."""
+def report(contestants: list[Contestant]) -> tuple[Table, bool]:
+    """What was measured, and whether all of them compute the same."""
     dense = contestants[0]
-    if dense.logits is None:
-        return ""
     ours = next(each for each in contestants if each.name == OURS)
-    lines = [
-        f"{RANKS} ranks x 1 thread, prefill {BATCH} x {PROMPT}, {STEPS} decode steps at batch {BATCH}, "
-        f"median of {len(dense.seconds['prefill'])} turns\n",
-        f"{'':<30}"
-        + "".join(f"{title:>13}" for title in ("prefill", "in coll.", "autotp is", "decode", "in coll.", "autotp is"))
-        + f"{'logits differ':>15}{'tokens':>9}",
-    ]
+    assert dense.logits is not None
+    assert dense.tokens is not None
+    table = Table(
+        title=f"{RANKS} ranks x 1 thread, prefill {BATCH} x {PROMPT}, {STEPS} decode steps at batch {BATCH}; seconds, "
+        f"medians (and least) of {len(dense.seconds['prefill'])} turns",
+        title_justify="left",
+    )
+    table.add_column("")
+    for phase in PHASES:
+        for title in (phase, "in collectives", "of autotp's"):
+            table.add_column(title, justify="right")
+    table.add_column("logits differ by")
+    table.add_column("tokens")
+    agree = True
     for each in contestants:
         if each.model is None:
-            lines.append(f"{each.name:<30}  {each.missing}")
+            table.add_row(each.name, each.missing)
             continue
-        cells = ""
+        assert each.logits is not None
+        assert each.tokens is not None
+        cells = []
         for phase in PHASES:
             ratios = [theirs / mine for theirs, mine in zip(each.seconds[phase], ours.seconds[phase], strict=True)]
-            ratio = f"{statistics.median(ratios):.2f}x as fast" if each is not ours else ""
-            cells += f"{statistics.median(each.seconds[phase]):>11.3f} s{statistics.median(each.waited[phase]):>11.3f} s{ratio:>15}"
+            middle = map(statistics.median, (each.seconds[phase], each.waited[phase], ratios))
+            cells += [
+                f"{next(middle):.3f} ({min(each.seconds[phase]):.3f})",
+                f"{next(middle):.3f}",
+                f"{next(middle):.2f}",
+            ]
         difference = float((each.logits - dense.logits).abs().max() / dense.logits.abs().max())
-        same = "equal" if torch.equal(each.tokens, dense.tokens) else "DIFFER"
-        lines.append(f"{each.name:<30}{cells}{difference:>15.1e}{same:>9}")
-    return "\n".join(lines)
+        same = torch.equal(each.tokens, dense.tokens)
+        agree = agree and same and difference < TOLERANCE
+        table.add_row(each.name, *cells, f"{difference:.1e}", "equal" if same else "different")
+    return table, agree
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -54,28 +55,71 @@ class Slot:
         return values[self.kind][self.number]
 
 
+_slot = functools.cache(Slot)
+
+
 def _is_leaf(value: Any) -> bool:
     return not isinstance(value, _CONTAINERS)
 
 
+_specs: dict[Any, pytree.TreeSpec] = {}
+_MOST_SPECS = 4096
+
+
+def _flatten(tree: Any) -> tuple[list[Any], pytree.TreeSpec, Any]:
+    """Leaves and spec as pytree gives them, and what the spec says as a value that is cheap to make and to compare."""
+    leaves: list[Any] = []
+    structure = _walk(tree, leaves)
+    spec = _specs.get(structure)
+    if spec is None:
+        _, spec = pytree.tree_flatten(tree, is_leaf=_is_leaf)
+        if len(_specs) >= _MOST_SPECS:
+            _specs.clear()
+        _specs[structure] = spec
+    return leaves, spec, structure
+
+
+def _walk(value: Any, leaves: list[Any]) -> Any:
+    """Append the leaves of a tree in pytree's order; returns what tells its structure from any other."""
+    kind = type(value)
+    if kind is tuple or kind is list:
+        return (kind, *[_walk(part, leaves) for part in value])
+    if kind is dict:
+        return (kind, *[(name, _walk(part, leaves)) for name, part in value.items()])
+    if not isinstance(value, _CONTAINERS):
+        leaves.append(value)
+        return None
+    parts, spec = pytree.tree_flatten(value, is_leaf=_is_leaf)  # a container of a class of its own
+    leaves.extend(parts)
+    return spec
+
+
+def _first_parameter(module: nn.Module) -> nn.Parameter | None:
+    """The first of `module.parameters()`, which takes longer to say so."""
+    for parameter in module._parameters.values():
+        if parameter is not None:
+            return parameter
+    return next((found for child in module.children() if (found := _first_parameter(child)) is not None), None)
+
+
 def call_site(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallSite:
     """Flatten a call. Two calls with equal keys may run one program, if its guards hold for both."""
-    flat, spec = pytree.tree_flatten((args, dict(kwargs)), is_leaf=_is_leaf)
+    flat, spec, structure = _flatten((args, kwargs))
     tensors: list[torch.Tensor] = []
     numbers: list[int] = []
     handles: list[Any] = []
     leaves: list[Any] = []
-    state = next(module.parameters(recurse=True), None)
+    state = _first_parameter(module)
     dtype = None if state is None else state.dtype
-    key: list[Any] = [spec, module.training, torch.is_grad_enabled(), torch.is_autocast_enabled(), dtype]
+    key: list[Any] = [structure, module.training, torch.is_grad_enabled(), torch.is_autocast_enabled(), dtype]
     for leaf in flat:
         if isinstance(leaf, torch.Tensor):
-            leaves.append(Slot("tensor", len(tensors)))
+            leaves.append(_slot("tensor", len(tensors)))
             tensors.append(leaf)
             small = tuple(size if size < 2 else None for size in leaf.shape)
             key.append((leaf.dtype, leaf.device, leaf.requires_grad, small))
         elif type(leaf) is int:
-            leaves.append(Slot("number", len(numbers)))
+            leaves.append(_slot("number", len(numbers)))
             numbers.append(leaf)
             key.append(int)
         elif isinstance(leaf, (*CONSTANTS, type, Position)) or callable(leaf):
@@ -85,7 +129,7 @@ def call_site(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any
             known = next((i for i, handle in enumerate(handles) if handle is leaf), len(handles))
             if known == len(handles):
                 handles.append(leaf)
-            leaves.append(Slot("handle", known))
+            leaves.append(_slot("handle", known))
             key.append((type(leaf), known))
     return CallSite(tuple(key), tuple(leaves), spec, tensors, numbers, handles)
 

@@ -11,6 +11,7 @@ import torch
 
 from ..axes.layout import Factors, Layout
 from ..placement.place import Placement
+from .direct import directly
 from .insert import insert_collectives
 from .layers import Work, call_layers, keep_paddings_zero, mask_lookups, parameter_layouts
 from .localise import localise
@@ -65,7 +66,7 @@ def build(
     _inputs_first(graph)
     graph.eliminate_dead_code(is_impure_node=_must_stay)
     graph.lint()
-    code, run = _compile(graph, name)
+    code, run = _compile(directly(graph), name)
     return Program(graph, code, run, values, layouts)
 
 

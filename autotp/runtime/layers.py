@@ -24,6 +24,7 @@ class ParallelLayer(nn.Module):
 
     ranks: Ranks
     layouts: dict[str, Sequence[Layout]]
+    padded: frozenset[str]
     transposed: bool
 
     @staticmethod
@@ -32,12 +33,14 @@ class ParallelLayer(nn.Module):
     ) -> None:
         """Turn a dense layer into a parallel one, in place."""
         module.__class__ = kind
-        module.__dict__.update(ranks=ranks, layouts=layouts, transposed=module.__dict__.get("transposed", False))
+        padded = frozenset(name for name, own in layouts.items() if any(map(is_padded, own)))
+        transposed = module.__dict__.get("transposed", False)
+        module.__dict__.update(ranks=ranks, layouts=layouts, padded=padded, transposed=transposed)
 
     def local(self, name: str) -> torch.Tensor | None:
         """A parameter as it enters the computation: the padding gets no gradient."""
-        parameter = getattr(self, name, None)
-        if parameter is None or name not in self.layouts or not any(map(is_padded, self.layouts[name])):
+        parameter = self._parameters.get(name)
+        if parameter is None or name not in self.padded:
             return parameter
         return keep_padding_zero(parameter, self.layouts[name], self.ranks.rank)
 

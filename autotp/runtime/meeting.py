@@ -26,7 +26,7 @@ _FLAG, _NOTES, _GAVE_UP = 0, 1, 3  # words of a line; notes of odd and even meet
 NO_NOTE = -1  # which is the hash of nothing
 
 MOST_SPINS = 2000  # about 0.1 ms, before the core is offered to others
-OFFER_S = 0.005  # then this long with offers, before sleeping
+OFFER_S = 0.001  # then this long with offers, before sleeping
 NAP_S = 0.00005
 LOOK_S = 0.1  # how often to look whether the others live
 
