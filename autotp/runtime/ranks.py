@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -94,6 +95,17 @@ class Ranks(ABC):
         """Where small tensors for the ranks' own agreements live."""
         return torch.device("cpu")
 
+    @abstractmethod
+    def exchange(self, text: str, what: str, timeout_s: float) -> list[str]:
+        """The text of every rank, in rank order. Takes no collective, so a rank that never comes does not hang the others.
+
+        Raises UsageError naming the ranks that have not called within the time; `what` is what they should have called.
+        """
+
+    @abstractmethod
+    def to_first(self, value: torch.Tensor, senders: Sequence[int]) -> Iterator[torch.Tensor]:
+        """On rank 0 the value of each sender, one after the other; nothing on the others. All ranks must iterate over it."""
+
     def _note(self, kind: str, phase: str, of: str, factors: Factors, value: torch.Tensor) -> None:
         if self._log is not None:
             self._log.calls.append(
@@ -121,7 +133,9 @@ class ProcessRanks(Ranks):
             raise UsageError(f"rank {me} is in none of the tensor-parallel groups {list(map(list, lines))}")
         super().__init__(list(mine).index(me), len(mine))
         self.lines = [list(line) for line in lines]
+        self.line = list(mine)
         self._groups: dict[Factors, dist.ProcessGroup] = {}
+        self._exchanges = 0
 
     @property
     def device(self) -> torch.device:
@@ -138,6 +152,35 @@ class ProcessRanks(Ranks):
                     if self.rank in places and dist.get_rank() in line:
                         self._groups[factors] = group
         return self._groups[factors]
+
+    def exchange(self, text: str, what: str, timeout_s: float) -> list[str]:
+        store = dist.PrefixStore(f"autotp/{self.line[0]}", dist.distributed_c10d._get_default_store())
+        number, self._exchanges = self._exchanges, self._exchanges + 1
+        keys = [f"{number}/{rank}" for rank in range(self.size)]
+        store.set(keys[self.rank], text)
+        try:
+            store.wait(keys, timedelta(seconds=timeout_s))
+        except (dist.DistError, RuntimeError):  # type: ignore[attr-defined]
+            absent = [rank for rank, key in enumerate(keys) if not store.check([key])]
+            raise UsageError(
+                f"{what} was not called by ranks {absent} within {timeout_s:.0f} s; every rank must call it"
+            ) from None
+        texts = [store.get(key).decode() for key in keys]
+        if number >= 1:  # everybody has come to this exchange, so everybody has left the one before
+            store.delete_key(f"{number - 1}/{self.rank}")
+        return texts
+
+    def to_first(self, value: torch.Tensor, senders: Sequence[int]) -> Iterator[torch.Tensor]:
+        group = self.group((Factor(self.size, 1),)) if self.size > 1 else None
+        for sender in senders:
+            if self.rank == 0 and sender == 0:
+                yield value
+            elif self.rank == 0:
+                received = torch.empty_like(value, memory_format=torch.contiguous_format)
+                dist.recv(received, src=self.line[sender], group=group)
+                yield received
+            elif self.rank == sender:
+                dist.send(value.contiguous(), dst=self.line[0], group=group)
 
     def _all_reduce(self, value: torch.Tensor, factors: Factors) -> torch.Tensor:
         name = self.group(factors).group_name

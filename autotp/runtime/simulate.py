@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -37,6 +37,15 @@ class SimulatedRanks(Ranks):
     def __init__(self, rank: int, meeting: _Meeting) -> None:
         super().__init__(rank, len(meeting.values))
         self._meeting = meeting
+
+    def exchange(self, text: str, what: str, timeout_s: float) -> list[str]:
+        return self._meeting.exchange(self.rank, text)
+
+    def to_first(self, value: torch.Tensor, senders: Sequence[int]) -> Iterator[torch.Tensor]:
+        for sender in senders:
+            values = self._meeting.exchange(self.rank, value if self.rank == sender else None)
+            if self.rank == 0:
+                yield values[sender]
 
     def _exchange(self, value: torch.Tensor, factors: Factors) -> list[torch.Tensor]:
         everything = self._meeting.exchange(self.rank, (factors, value.detach()))

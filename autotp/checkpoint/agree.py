@@ -1,0 +1,40 @@
+"""Errors that all ranks raise: whatever goes wrong on one rank, the others hear of it instead of waiting for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ..errors import AutotpError, CheckpointError
+from ..runtime.ranks import Ranks
+
+PATIENCE_S = 300.0
+
+
+@contextmanager
+def together(ranks: Ranks, what: str, patience_s: float = PATIENCE_S) -> Iterator[None]:
+    """Run a step that holds no collective; afterwards all ranks go on, or all raise the error of the first that failed.
+
+    Raises:
+        CheckpointError: the step failed on some rank; the message is the same on all.
+        UsageError: some rank has not come to this step within the time; `what` is the function it should have called.
+    """
+    mine: Exception | None = None
+    try:
+        yield
+    except Exception as error:
+        mine = error
+    said = ranks.exchange("" if mine is None else _text(mine), what, patience_s)
+    if mine is not None and not isinstance(mine, (AutotpError, OSError)):
+        raise mine  # a bug: with its own traceback
+    first = next((text for text in said if text), None)
+    if first is not None:
+        raise CheckpointError(first) from mine
+
+
+def _text(error: Exception) -> str:
+    if isinstance(error, AutotpError):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"cannot write {error.filename}: {error.strerror}" if error.filename else str(error)
+    return f"{type(error).__name__}: {error}"
