@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from ..errors import AutotpError, CheckpointError
 from ..runtime.ranks import Ranks
 
-PATIENCE_S = 300.0
+# How long a rank waits for the others in a step that all have begun: one may be writing to a slow disk.
+PATIENCE_S = 3600.0
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import torch
 import transformers
 from torch import nn
 from transformers import GenerationConfig, PretrainedConfig, PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
 from transformers.modeling_utils import remove_tied_weights_from_state_dict
 from transformers.utils import cached_file
 from transformers.utils.hub import get_checkpoint_shard_files
@@ -126,9 +127,7 @@ def _generation_config(folder: Path, model: Any) -> GenerationConfig:
         return model.generation_config
 
 
-def original_format(
-    model: nn.Module, tensors: Mapping[str, torch.Tensor]
-) -> dict[str, torch.Tensor]:
+def original_format(model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     """The tensors of a model under the names and in the forms that its checkpoints have, tied ones once.
 
     `tensors` are whole, by the model's own names; lazy ones stay lazy.
@@ -136,18 +135,11 @@ def original_format(
     ignored = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
     names = {n: t.to("meta") for n, t in model.state_dict(keep_vars=True).items() if n in tensors and n not in ignored}
     kept = remove_tied_weights_from_state_dict(names, model)  # type: ignore[arg-type]
-    found = {name: tensors[name] for name in kept}
     with torch.no_grad():
-        return _revert(dense_twin(model, tensors), found)
+        return revert_weight_conversion(dense_twin(model, tensors), {name: tensors[name] for name in kept})
 
 
-def _revert(model: nn.Module, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    from transformers.core_model_loading import revert_weight_conversion
-
-    return revert_weight_conversion(model, tensors)  # type: ignore[arg-type]
-
-
-def dense_twin(model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
+def dense_twin(model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> Any:
     """A copy of a parallel model's structure with the dense shapes, on the meta device."""
     shapes = {id(p): tensors[n].shape for n, p in model.named_parameters(remove_duplicate=False) if n in tensors}
 
