@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from .checkpoint.state import attach
 from .errors import UsageError
 from .huggingface import models
 from .planner import cost
@@ -87,7 +88,7 @@ def parallelize(
         raise UsageError(
             f"parallelize takes an nn.Module, not {type(model).__name__}; autotp.plan takes configurations too"
         )
-    ranks = ProcessRanks(_lines(tp, mesh))
+    ranks = ProcessRanks(group_lines(tp, mesh))
     folders = rule_folders(rules)
     if plan is not None:
         check_plan(model, plan, ranks.size)
@@ -99,6 +100,7 @@ def parallelize(
         plan = make_plan(model, found, ranks.size)
     ranks.check_agreement(plan.to_json(), "plans")
     apply_plan(model, plan, ranks, make_compilers(plan, found, folders))
+    attach(model)
     return model
 
 
@@ -117,7 +119,7 @@ def rule_folders(rules: Sequence[str | Path]) -> tuple[Path, ...]:
     return folders
 
 
-def _lines(tp: int | None, mesh: DeviceMesh | None) -> list[list[int]]:
+def group_lines(tp: int | None, mesh: DeviceMesh | None) -> list[list[int]]:
     """The global ranks of every tensor-parallel group."""
     if not (dist.is_available() and dist.is_initialized()):
         raise UsageError("there is no process group; call torch.distributed.init_process_group() first, under torchrun")

@@ -1,49 +1,69 @@
-"""Weights in and out: what `from_pretrained` and `save_pretrained` of the public API do."""
+"""Weights in and out of a parallel model: `autotp.from_pretrained` and `autotp.save_pretrained`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 
-from .api import examples_for
+from .api import examples_for, group_lines, rule_folders
 from .checkpoint import save
 from .checkpoint.agree import together
-from .checkpoint.folder import Entries, read_folder
 from .checkpoint.full import state_of
-from .checkpoint.lazy import Lazy
-from .checkpoint.load import empty, fill
-from .errors import UsageError
+from .checkpoint.load import fill
+from .checkpoint.state import attach
+from .errors import PlanError, UsageError
 from .huggingface import models, pretrained
+from .opening import Opened, open_checkpoint, part_of_rank
 from .planner.make import make_plan
 from .planner.plan import Plan
-from .planner.survey import Survey, survey
+from .planner.survey import survey
 from .rewrite.apply import apply_plan, make_compilers
-from .runtime.ranks import Ranks
+from .runtime.ranks import ProcessRanks, Ranks
 
 LOAD, SAVE = "autotp.from_pretrained", "autotp.save_pretrained"
-ARRIVE_S = 300.0
+ARRIVE_S = 600.0
+MSG_OTHER_SIZE = "{folder} is cut for {tp} ranks, not for {size}; run autotp merge, and load or cut what it writes"
 
 
-@dataclass(frozen=True)
-class Opened:
-    """A checkpoint whose model is built, on the meta device, and whose tensors are not read yet."""
+def from_pretrained(
+    source: str | Path,
+    tp: int | None = None,
+    *,
+    mesh: DeviceMesh | None = None,
+    dtype: torch.dtype | str | None = None,
+    plan: Plan | None = None,
+    device: torch.device | str | None = None,
+    rules: Sequence[str | Path] = (),
+) -> Any:
+    """Load a transformers model as one rank's part of a tensor-parallel one; each rank reads only what it keeps.
 
-    model: Any
-    tensors: Mapping[str, Lazy]
-    nbytes: int
+    Call it on every rank inside `torchrun`. The model comes in eval mode, as from transformers. What it read is
+    in `autotp.loading(model)`, and rank 0 logs it for all ranks.
 
+    Args:
+        source: the folder of a checkpoint (safetensors or `pytorch_model.bin`, one file or several with an index), a folder
+            that `autotp.shard` wrote, or a model id.
+        tp: number of ranks; the world size unless given.
+        mesh: as for `autotp.parallelize`.
+        dtype: of the weights; what transformers takes unless given: that of the configuration, else of the checkpoint.
+        plan: a plan from `autotp.plan`; made here unless given.
+        device: where the weights go; the current GPU under NCCL, else the CPU.
+        rules: as for `autotp.plan`.
 
-def open_checkpoint(source: str | Path, dtype: torch.dtype | str | None = None) -> Opened:
-    """Build the model of a checkpoint. Raises CheckpointError if a file or a tensor is missing, cut off or wrong."""
-    folder = pretrained.local_folder(source)
-    entries = read_folder(folder)
-    model = pretrained.load_dense(folder, models.config_of(folder), lazily(entries), dtype)
-    return Opened(model, empty(model), sum(entry.nbytes for entry in entries.values()))
+    Raises:
+        CheckpointError: a file is missing or cut off, a tensor is missing, unexpected or of a wrong shape. The message
+            names file and tensor and is the same on all ranks; no rank has computed anything then.
+        UsageError: no process group, or a wrong argument. PlanError: the plan is for another model or group.
+    """
+    ranks, folders = ProcessRanks(group_lines(tp, mesh)), rule_folders(rules)
+    with together(ranks, LOAD, ARRIVE_S):
+        opened = open_checkpoint(source, dtype)
+    return place(opened, ranks, plan, None if device is None else torch.device(device), folders)
 
 
 def place(
@@ -53,43 +73,43 @@ def place(
     device: torch.device | None = None,
     rules: tuple[Path, ...] = (),
 ) -> Any:
-    """Make an opened model one rank's part of a parallel one, and read that part."""
+    """Make the model of an opened checkpoint one rank's part of a parallel one, and read that part."""
+    model, tensors = opened.model, opened.tensors
     with together(ranks, LOAD):
-        found = survey(opened.model, examples_for(opened.model, None), rules)
-        plan = make_plan(opened.model, found, ranks.size) if plan is None else plan
-    apply(opened.model, plan, found, ranks, rules)
-    fill(opened.model, opened.tensors, ranks, device or ranks.device, opened.nbytes)
-    return opened.model
-
-
-def load(
-    source: str | Path,
-    ranks: Ranks,
-    *,
-    dtype: torch.dtype | str | None = None,
-    plan: Plan | None = None,
-    device: torch.device | None = None,
-    rules: Sequence[Path] = (),
-) -> Any:
-    """One rank's part of the model in a checkpoint; see `autotp.from_pretrained`."""
-    with together(ranks, LOAD, ARRIVE_S):
-        opened = open_checkpoint(source, dtype)
-    return place(opened, ranks, plan, device, tuple(rules))
-
-
-def apply(model: nn.Module, plan: Plan, found: Survey | None, ranks: Ranks, rules: tuple[Path, ...]) -> None:
-    """Apply a plan that all ranks agree on."""
+        if opened.plan is not None and plan not in (None, opened.plan):
+            raise PlanError(f"{opened.folder} is cut by another plan; leave out plan=, or load the ordinary checkpoint")
+        plan = plan or opened.plan
+        if opened.plan is not None and opened.plan.tp != ranks.size:
+            raise UsageError(MSG_OTHER_SIZE.format(folder=opened.folder, tp=opened.plan.tp, size=ranks.size))
+        found = survey(model, examples_for(model, None), rules)
+        plan = make_plan(model, found, ranks.size) if plan is None else plan
     ranks.check_agreement(plan.to_json(), "plans")
-    apply_plan(model, plan, ranks, make_compilers(plan, found, rules))
+    with together(ranks, LOAD):
+        apply_plan(model, plan, ranks, make_compilers(plan, found, rules))
+        layouts = state_of(model).layouts
+        if opened.plan is not None:
+            tensors, layouts = part_of_rank(opened, ranks.rank), {}
+    fill(model, tensors, layouts, ranks, device or ranks.device, opened.nbytes)
+    attach(model)
+    return model
 
 
-def lazily(entries: Entries) -> dict[str, Lazy]:
-    """The tensors of a checkpoint, not read yet."""
-    return {name: Lazy.of(entry, entry.shape, entry.dtype) for name, entry in entries.items()}
+def save_pretrained(model: nn.Module, folder: str | Path, *, max_shard_size: int | str = "50GB") -> None:
+    """Write a parallel transformers model as an ordinary checkpoint, which `AutoModel.from_pretrained` opens.
 
+    Every rank must call it; rank 0 puts one tensor after the other together and writes it. The folder is replaced in one
+    step at the end, so an error or a killed process leaves what was there. Files of the folder that are not
+    weights, such as a tokenizer's, stay.
 
-def save_model(model: nn.Module, folder: str | Path, *, max_shard_size: int | str = "50GB") -> None:
-    """An ordinary checkpoint of a parallel model; see `autotp.save_pretrained`."""
+    Args:
+        model: what `from_pretrained` or `parallelize` returned.
+        folder: where to write.
+        max_shard_size: size of the largest file, such as "5GB".
+
+    Raises:
+        CheckpointError: a file cannot be written; the message names it and the tensor, and is the same on all ranks.
+        UsageError: some rank did not call it, or the model is not parallel or not from transformers.
+    """
     ranks = state_of(model).ranks
     if not models.is_transformers_model(model):
         raise UsageError(

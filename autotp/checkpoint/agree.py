@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from .. import errors
 from ..errors import AutotpError, CheckpointError
 from ..runtime.ranks import Ranks
 
@@ -17,7 +19,8 @@ def together(ranks: Ranks, what: str, patience_s: float = PATIENCE_S) -> Iterato
     """Run a step that holds no collective; afterwards all ranks go on, or all raise the error of the first that failed.
 
     Raises:
-        CheckpointError: the step failed on some rank; the message is the same on all.
+        AutotpError: the step failed on some rank; the error is the same on all. What the system says becomes a
+            CheckpointError.
         UsageError: some rank has not come to this step within the time; `what` is the function it should have called.
     """
     mine: Exception | None = None
@@ -25,17 +28,23 @@ def together(ranks: Ranks, what: str, patience_s: float = PATIENCE_S) -> Iterato
         yield
     except Exception as error:
         mine = error
-    said = ranks.exchange("" if mine is None else _text(mine), what, patience_s)
+    said = ranks.exchange("" if mine is None else _encoded(mine), what, patience_s)
     if mine is not None and not isinstance(mine, (AutotpError, OSError)):
         raise mine  # a bug: with its own traceback
     first = next((text for text in said if text), None)
     if first is not None:
-        raise CheckpointError(first) from mine
+        raise _decoded(first) from mine
 
 
-def _text(error: Exception) -> str:
+def _encoded(error: Exception) -> str:
     if isinstance(error, AutotpError):
-        return str(error)
-    if isinstance(error, OSError):
-        return f"cannot write {error.filename}: {error.strerror}" if error.filename else str(error)
-    return f"{type(error).__name__}: {error}"
+        return json.dumps([type(error).__name__, str(error)])
+    if isinstance(error, OSError) and error.filename:
+        return json.dumps(["", f"cannot read or write {error.filename}: {error.strerror}"])
+    return json.dumps(["", f"{type(error).__name__}: {error}"])
+
+
+def _decoded(text: str) -> AutotpError:
+    name, message = json.loads(text)
+    kind = getattr(errors, name, CheckpointError)
+    return kind(message)

@@ -56,4 +56,6 @@ def weight_map(index: Path) -> dict[str, str]:
     except OSError as error:
         raise CheckpointError(f"cannot read {index}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{index} is no index of a checkpoint: it has no 'weight_map' of names to files") from error
+        raise CheckpointError(
+            f"{index} is no index of a checkpoint: it has no 'weight_map' of names to files"
+        ) from error

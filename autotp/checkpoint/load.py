@@ -14,10 +14,9 @@ from ..axes.layout import Layout
 from ..errors import UsageError
 from ..runtime.ranks import Ranks
 from .agree import together
-from .full import state_of
+from .boxes import elements
 from .lazy import Lazy, Meter, read
 from .progress import bar
-from .boxes import elements
 
 LOADED = "_autotp_loaded"
 logger = logging.getLogger("autotp")
@@ -67,9 +66,16 @@ def _meta(lazy: torch.Tensor) -> torch.Tensor:
     return torch.empty(lazy.shape, dtype=lazy.dtype, device="meta")
 
 
-def fill(model: nn.Module, tensors: Mapping[str, Lazy], ranks: Ranks, device: torch.device, bytes_of_checkpoint: int) -> None:
-    """Read this rank's part of every tensor into a parallel model that was built on the meta device."""
-    start, layouts = time.perf_counter(), state_of(model).layouts
+def fill(
+    model: nn.Module,
+    tensors: Mapping[str, Lazy],
+    layouts: Mapping[str, tuple[Layout, ...]],
+    ranks: Ranks,
+    device: torch.device,
+    bytes_of_checkpoint: int,
+) -> None:
+    """Read this rank's part of every tensor, by its layouts, into a parallel model that was built on the meta device."""
+    start = time.perf_counter()
     expected = sum(_size(tensor, layouts.get(name), ranks.rank) for name, tensor in tensors.items())
     with together(ranks, "autotp.from_pretrained"), bar("loading", expected, ranks.rank) as tell:
         meter = Meter(tell=tell)

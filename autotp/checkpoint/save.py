@@ -17,7 +17,7 @@ from ..axes.layout import Layout
 from ..errors import CheckpointError
 from ..runtime.ranks import Ranks
 from .agree import together
-from .boxes import boxes
+from .boxes import Box, boxes
 from .folder import INDEX, PICKLED, PICKLED_INDEX, WEIGHTS
 from .full import state_of
 from .lazy import Lazy, read, sources
@@ -55,7 +55,9 @@ class Gathered:
         if rank == 0:
             shape = [layout.size for layout in self.layouts]
             self.whole = torch.empty(shape, dtype=self.part.dtype)
-        for part, sender in zip(self.ranks.to_first(self.part, senders), senders, strict=False):  # nothing but on rank 0
+        for part, sender in zip(
+            self.ranks.to_first(self.part, senders), senders, strict=False
+        ):  # nothing but on rank 0
             assert self.whole is not None
             for box in found[sender]:
                 box.in_whole(self.whole).copy_(box.of(part))
@@ -65,12 +67,12 @@ class Gathered:
         self.whole = None
 
 
-def _different(found: Mapping[int, list[object]]) -> list[int]:
+def _different(found: Mapping[int, list[Box]]) -> list[int]:
     """The ranks that hold something no rank before them holds."""
-    seen: set[object] = set()
+    seen: set[tuple[int, ...]] = set()
     senders = []
     for rank, held in found.items():
-        places = {box.whole for box in held}  # type: ignore[attr-defined]
+        places = {box.whole for box in held}
         if places - seen:
             senders.append(rank)
             seen |= places
@@ -146,7 +148,9 @@ def open_files(
     )
     if split.is_sharded:
         text = json.dumps(
-            {"metadata": {**metadata, **split.metadata}, "weight_map": split.tensor_to_filename}, indent=2, sort_keys=True
+            {"metadata": {**metadata, **split.metadata}, "weight_map": split.tensor_to_filename},
+            indent=2,
+            sort_keys=True,
         )
         (folder / INDEX).write_text(text + "\n", encoding="utf-8")
     writers = {}

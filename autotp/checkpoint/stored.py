@@ -9,6 +9,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -133,15 +134,18 @@ def read_safetensors(file: Path) -> dict[str, Stored]:
     return found
 
 
-def _stored(file: Path, name: str, entry: Mapping[str, object], start: int, size: int) -> Stored:
-    kind, shape, (first, last) = str(entry["dtype"]), tuple(entry["shape"]), entry["data_offsets"]  # type: ignore
+def _stored(file: Path, name: str, entry: Mapping[str, Any], start: int, size: int) -> Stored:
+    kind, shape = str(entry["dtype"]), tuple(map(int, entry["shape"]))
+    first, last = map(int, entry["data_offsets"])
     if kind not in DTYPES:
         raise CheckpointError(f"tensor {name!r} of {file} has the dtype {kind}, which this torch does not have")
     stored = Stored(file, name, DTYPES[kind], shape, start + first, dense_stride(shape))
     if start + last > size:
         raise truncated(file, name, start + last, size)
     if last - first != stored.nbytes:
-        raise CheckpointError(f"tensor {name!r} of {file} has {last - first} bytes, its shape {shape} needs {stored.nbytes}")
+        raise CheckpointError(
+            f"tensor {name!r} of {file} has {last - first} bytes, its shape {shape} needs {stored.nbytes}"
+        )
     return stored
 
 
@@ -164,13 +168,15 @@ def read_pickled(file: Path) -> dict[str, Stored | InMemory]:
             if start is None:
                 whole = torch.load(file, map_location="cpu", weights_only=True)
                 return {name: InMemory(file, name, tensor) for name, tensor in _tensors(file, whole).items()}
-            offset = start + tensor.storage_offset() * tensor.itemsize
+            offset = start + int(tensor.storage_offset()) * tensor.itemsize
             found[name] = Stored(file, name, tensor.dtype, tuple(tensor.shape), offset, tuple(tensor.stride()))
     except OSError as error:
         raise CheckpointError(f"cannot read {file}: {error.strerror}") from error
     except (RuntimeError, EOFError, ValueError, KeyError) as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
-        raise CheckpointError(f"{file} is truncated or no file of torch.save: {reason}; copy or download it again") from error
+        raise CheckpointError(
+            f"{file} is truncated or no file of torch.save: {reason}; copy or download it again"
+        ) from error
     return found
 
 

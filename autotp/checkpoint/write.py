@@ -50,7 +50,7 @@ class Writer:
         data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
         assert data.numel() == length, (name, tensor.shape)
         try:
-            _write(self.descriptor, memoryview(data.numpy()), start)
+            _write(self.descriptor, data.numpy().data, start)
         except OSError as error:
             raise CheckpointError(f"cannot write tensor {name!r} of {self.file}: {error.strerror}") from error
 
@@ -66,7 +66,9 @@ class Writer:
     def __enter__(self) -> Writer:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
         if kind is None:
             self.close()
         else:
@@ -79,7 +81,9 @@ def _lay_out(
     """The header of a file, and where each tensor's bytes start and how many they are."""
     for name, (dtype, _) in tensors.items():
         if dtype not in _NAMES:
-            raise CheckpointError(f"tensor {name!r} of {file} has the dtype {dtype}, which safetensors files do not have")
+            raise CheckpointError(
+                f"tensor {name!r} of {file} has the dtype {dtype}, which safetensors files do not have"
+            )
     ordered = sorted(tensors, key=lambda name: (-_ORDER[_NAMES[tensors[name][0]]], name.encode()))
     entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
     lengths, offset = {}, 0

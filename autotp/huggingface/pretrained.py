@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +15,7 @@ from torch import nn
 from transformers import GenerationConfig, PretrainedConfig, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.modeling_utils import remove_tied_weights_from_state_dict
-from transformers.utils import cached_file
-from transformers.utils.hub import get_checkpoint_shard_files
+from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 
 from ..capture.clone import clone
 from ..checkpoint.folder import CANDIDATES
@@ -27,7 +27,7 @@ from .models import model_class
 def quiet() -> Iterator[None]:
     """No warnings and bars of transformers: what they would say is raised as an error, or shown by autotp."""
     before, bars = transformers.logging.get_verbosity(), transformers.logging.is_progress_bar_enabled()
-    transformers.logging.set_verbosity(transformers.logging.CRITICAL)
+    transformers.logging.set_verbosity(logging.CRITICAL)
     transformers.logging.disable_progress_bar()
     try:
         yield
@@ -88,7 +88,9 @@ def load_dense(
             )
         except RuntimeError as error:
             line = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-            raise CheckpointError(f"transformers cannot convert the checkpoint {folder} to a {kind.__name__}: {line}") from error
+            raise CheckpointError(
+                f"transformers cannot convert the checkpoint {folder} to a {kind.__name__}: {line}"
+            ) from error
     _check(folder, kind.__name__, tensors, info)
     model.config.name_or_path = str(folder)
     if model.can_generate():
@@ -142,10 +144,14 @@ def original_format(model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> di
 def dense_twin(model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> Any:
     """A copy of a parallel model's structure with the dense shapes, on the meta device."""
     shapes = {id(p): tensors[n].shape for n, p in model.named_parameters(remove_duplicate=False) if n in tensors}
+    made: dict[int, torch.Tensor] = {}
 
     def whole(tensor: torch.Tensor) -> torch.Tensor:
-        meta = torch.empty(shapes.get(id(tensor), tensor.shape), dtype=tensor.dtype, device="meta")
-        return nn.Parameter(meta, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else meta
+        if id(tensor) not in made:
+            meta = torch.empty(shapes.get(id(tensor), tensor.shape), dtype=tensor.dtype, device="meta")
+            parameter = isinstance(tensor, nn.Parameter)
+            made[id(tensor)] = nn.Parameter(meta, requires_grad=tensor.requires_grad) if parameter else meta
+        return made[id(tensor)]
 
     return clone(model, whole)
 

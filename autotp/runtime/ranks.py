@@ -15,6 +15,8 @@ import torch.distributed as dist
 from ..axes.layout import Factor, Factors, coordinate, parts_of, peers
 from ..errors import PlacementError, UsageError
 
+PrefixStore = dist.PrefixStore  # type: ignore[attr-defined]
+
 
 @dataclass(frozen=True)
 class CollectiveCall:
@@ -154,13 +156,13 @@ class ProcessRanks(Ranks):
         return self._groups[factors]
 
     def exchange(self, text: str, what: str, timeout_s: float) -> list[str]:
-        store = dist.PrefixStore(f"autotp/{self.line[0]}", dist.distributed_c10d._get_default_store())
+        store = PrefixStore(f"autotp/{self.line[0]}", dist.distributed_c10d._get_default_store())
         number, self._exchanges = self._exchanges, self._exchanges + 1
         keys = [f"{number}/{rank}" for rank in range(self.size)]
         store.set(keys[self.rank], text)
         try:
             store.wait(keys, timedelta(seconds=timeout_s))
-        except (dist.DistError, RuntimeError):  # type: ignore[attr-defined]
+        except RuntimeError:
             absent = [rank for rank, key in enumerate(keys) if not store.check([key])]
             raise UsageError(
                 f"{what} was not called by ranks {absent} within {timeout_s:.0f} s; every rank must call it"

@@ -64,6 +64,11 @@ class SimulatedRanks(Ranks):
         return torch.stack(self._exchange(stacked, factors)).sum(0)[self.coordinate(factors)]
 
 
+def alone(size: int = 1) -> Ranks:
+    """Rank 0 of a group whose other ranks are not there: to cut with, not to run."""
+    return SimulatedRanks(0, _Meeting(size))
+
+
 def simulate(size: int, run: Callable[[Ranks], T]) -> list[T]:
     """Run a function once per simulated rank and return the results in rank order.
 
