@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from .api import examples_for, group_lines, rule_folders
 from .checkpoint import save
-from .checkpoint.agree import together
+from .checkpoint.agree import PATIENCE_S, together
 from .checkpoint.full import state_of
 from .checkpoint.load import fill
 from .checkpoint.state import attach
@@ -20,9 +21,10 @@ from .errors import PlanError, UsageError
 from .huggingface import models, pretrained
 from .opening import Opened, open_checkpoint, part_of_rank
 from .planner.make import make_plan
-from .planner.plan import Plan
+from .planner.plan import Plan, UnitPlan
 from .planner.survey import survey
 from .rewrite.apply import apply_plan, make_compilers
+from .rewrite.unit import Compiler, skeleton
 from .runtime.ranks import ProcessRanks, Ranks
 
 LOAD, SAVE = "autotp.from_pretrained", "autotp.save_pretrained"
@@ -51,7 +53,7 @@ def from_pretrained(
         tp: number of ranks; the world size unless given.
         mesh: as for `autotp.parallelize`.
         dtype: of the weights; what transformers takes unless given: that of the configuration, else of the checkpoint.
-        plan: a plan from `autotp.plan`; made here unless given.
+        plan: a plan from `autotp.plan`; made here, by rank 0, unless given.
         device: where the weights go; the current GPU under NCCL, else the CPU.
         rules: as for `autotp.plan`.
 
@@ -76,22 +78,60 @@ def place(
     """Make the model of an opened checkpoint one rank's part of a parallel one, and read that part."""
     model, tensors = opened.model, opened.tensors
     with together(ranks, LOAD):
-        if opened.plan is not None and plan not in (None, opened.plan):
-            raise PlanError(f"{opened.folder} is cut by another plan; leave out plan=, or load the ordinary checkpoint")
-        plan = plan or opened.plan
         if opened.plan is not None and opened.plan.tp != ranks.size:
             raise UsageError(MSG_OTHER_SIZE.format(folder=opened.folder, tp=opened.plan.tp, size=ranks.size))
-        found = survey(model, examples_for(model, None), rules)
-        plan = make_plan(model, found, ranks.size) if plan is None else plan
-    ranks.check_agreement(plan.to_json(), "plans")
+        if opened.plan is not None and plan not in (None, opened.plan):
+            raise PlanError(f"{opened.folder} is cut by another plan; leave out plan=, or load the ordinary checkpoint")
+        given = plan or opened.plan
+        found = survey(model, examples_for(model, None), rules) if given is None and ranks.rank == 0 else None
+        mine = given or (make_plan(model, found, ranks.size) if found is not None else None)
+    plan = _agreed(mine, ranks)
+    dense = skeleton(model)
     with together(ranks, LOAD):
-        apply_plan(model, plan, ranks, make_compilers(plan, found, rules))
+        compilers = make_compilers(plan, found, rules)
+        apply_plan(model, plan, ranks, compilers)
         layouts = state_of(model).layouts
         if opened.plan is not None:
             tensors, layouts = part_of_rank(opened, ranks.rank), {}
     fill(model, tensors, layouts, ranks, device or ranks.device, opened.nbytes)
     attach(model)
+    if found is None:
+        _SurveyLater(dense, plan, rules, compilers).attach(model)
     return model
+
+
+def _agreed(mine: Plan | None, ranks: Ranks) -> Plan:
+    """The plan of all ranks: the one given to every rank, or the one that rank 0 made. Raises PlanError if they differ."""
+    plans = ranks.exchange("" if mine is None else mine.to_json(), LOAD, PATIENCE_S)
+    if len({plan for plan in plans if plan}) != 1:
+        raise PlanError("the ranks were given different plans; give the same one to all, or none")
+    return Plan.from_json(next(plan for plan in plans if plan))
+
+
+@dataclass(frozen=True)
+class _SurveyLater:
+    """What running a model needs to know beyond its plan is found out at its first forward, not while it loads."""
+
+    dense: nn.Module
+    plan: Plan
+    rules: tuple[Path, ...]
+    compilers: dict[UnitPlan, Compiler]
+
+    def attach(self, model: nn.Module) -> None:
+        """Wait for the first forward."""
+
+        def run(module: nn.Module, args: Any) -> None:
+            handle.remove()
+            self()
+
+        handle = model.register_forward_pre_hook(run)
+
+    def __call__(self) -> None:
+        with torch.inference_mode(False), torch.enable_grad():
+            found = survey(self.dense, examples_for(self.dense, None), self.rules)
+        for unit, compiler in make_compilers(self.plan, found, self.rules).items():
+            known = self.compilers[unit]
+            known.varying, known.unread, known.surveyed = compiler.varying, compiler.unread, compiler.surveyed
 
 
 def save_pretrained(model: nn.Module, folder: str | Path, *, max_shard_size: int | str = "50GB") -> None:
