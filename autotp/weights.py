@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import nn
@@ -13,9 +13,9 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from .api import examples_for, group_lines, rule_folders
 from .checkpoint import save
-from .checkpoint.agree import PATIENCE_S, together
+from .checkpoint.agree import share
 from .checkpoint.full import state_of
-from .checkpoint.load import fill
+from .checkpoint.load import fill, loading, report
 from .checkpoint.state import attach
 from .errors import PlanError, UsageError
 from .huggingface import models, pretrained
@@ -27,6 +27,7 @@ from .rewrite.apply import apply_plan, make_compilers
 from .rewrite.unit import Compiler, skeleton
 from .runtime.ranks import ProcessRanks, Ranks
 
+T = TypeVar("T")
 LOAD, SAVE = "autotp.from_pretrained", "autotp.save_pretrained"
 ARRIVE_S = 600.0
 MSG_OTHER_SIZE = "{folder} is cut for {tp} ranks, not for {size}; run autotp merge, and load or cut what it writes"
@@ -63,49 +64,79 @@ def from_pretrained(
         UsageError: no process group, or a wrong argument. PlanError: the plan is for another model or group.
     """
     ranks, folders = ProcessRanks(group_lines(tp, mesh)), rule_folders(rules)
-    with together(ranks, LOAD, ARRIVE_S):
-        opened = open_checkpoint(source, dtype)
-    return place(opened, ranks, plan, None if device is None else torch.device(device), folders)
+    where = None if device is None else torch.device(device)
+    return place(lambda: open_checkpoint(source, dtype), ranks, plan, where, folders)
 
 
 def place(
-    opened: Opened,
+    opening: Callable[[], Opened],
     ranks: Ranks,
     plan: Plan | None = None,
     device: torch.device | None = None,
     rules: tuple[Path, ...] = (),
 ) -> Any:
-    """Make the model of an opened checkpoint one rank's part of a parallel one, and read that part."""
-    model, tensors = opened.model, opened.tensors
-    with together(ranks, LOAD):
-        if opened.plan is not None and opened.plan.tp != ranks.size:
-            raise UsageError(MSG_OTHER_SIZE.format(folder=opened.folder, tp=opened.plan.tp, size=ranks.size))
-        if opened.plan is not None and plan not in (None, opened.plan):
-            raise PlanError(f"{opened.folder} is cut by another plan; leave out plan=, or load the ordinary checkpoint")
-        given = plan or opened.plan
-        found = survey(model, examples_for(model, None), rules) if given is None and ranks.rank == 0 else None
-        mine = given or (make_plan(model, found, ranks.size) if found is not None else None)
-    plan = _agreed(mine, ranks)
-    dense = skeleton(model)
-    with together(ranks, LOAD):
-        compilers = make_compilers(plan, found, rules)
+    """Open a checkpoint, make its model one rank's part of a parallel one, and read that part.
+
+    The ranks meet twice: when all have opened the checkpoint and agree on a plan, and when all have read.
+    """
+    opened, found = _Later(opening), _Later(lambda: survey(opened().model, examples_for(opened().model, None), rules))
+
+    def choose() -> str:
+        chosen = _given(opened(), plan, ranks.size)
+        if chosen is None and ranks.rank == 0:
+            chosen = make_plan(opened().model, found(), ranks.size)
+        return "" if chosen is None else chosen.to_json()
+
+    plan = _agreed(share(ranks, LOAD, choose, ARRIVE_S))
+    model, dense = opened().model, skeleton(opened().model)
+    compilers = make_compilers(plan, found.value, rules)
+
+    def read() -> str:
         apply_plan(model, plan, ranks, compilers)
-        layouts = state_of(model).layouts
-        if opened.plan is not None:
-            tensors, layouts = part_of_rank(opened, ranks.rank), {}
-    fill(model, tensors, layouts, ranks, device or ranks.device, opened.nbytes)
+        tensors, layouts = opened().tensors, state_of(model).layouts
+        if opened().plan is not None:
+            tensors, layouts = part_of_rank(opened(), ranks.rank), {}
+        return str(fill(model, tensors, layouts, ranks, device or ranks.device, opened().nbytes).bytes_read)
+
+    read_by = [int(text) for text in share(ranks, LOAD, read)]
+    if ranks.rank == 0:
+        report(loading(model), read_by)
     attach(model)
-    if found is None:
+    if found.value is None:
         _SurveyLater(dense, plan, rules, compilers).attach(model)
     return model
 
 
-def _agreed(mine: Plan | None, ranks: Ranks) -> Plan:
+class _Later(Generic[T]):
+    """A value that is made when first asked for; `value` is None before."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self.make = make
+        self.value: T | None = None
+
+    def __call__(self) -> T:
+        if self.value is None:
+            self.value = self.make()
+        return self.value
+
+
+def _given(opened: Opened, plan: Plan | None, size: int) -> Plan | None:
+    """The plan that was given, by the caller or by a checkpoint that is cut already. Raises UsageError or PlanError."""
+    if opened.plan is None:
+        return plan
+    if opened.plan.tp != size:
+        raise UsageError(MSG_OTHER_SIZE.format(folder=opened.folder, tp=opened.plan.tp, size=size))
+    if plan not in (None, opened.plan):
+        raise PlanError(f"{opened.folder} is cut by another plan; leave out plan=, or load the ordinary checkpoint")
+    return opened.plan
+
+
+def _agreed(plans: Sequence[str]) -> Plan:
     """The plan of all ranks: the one given to every rank, or the one that rank 0 made. Raises PlanError if they differ."""
-    plans = ranks.exchange("" if mine is None else mine.to_json(), LOAD, PATIENCE_S)
-    if len({plan for plan in plans if plan}) != 1:
+    different = {plan for plan in plans if plan}
+    if len(different) != 1:
         raise PlanError("the ranks were given different plans; give the same one to all, or none")
-    return Plan.from_json(next(plan for plan in plans if plan))
+    return Plan.from_json(different.pop())
 
 
 @dataclass(frozen=True)

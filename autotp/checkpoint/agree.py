@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from .. import errors
 from ..errors import AutotpError, CheckpointError
@@ -12,11 +11,11 @@ from ..runtime.ranks import Ranks
 
 # How long a rank waits for the others in a step that all have begun: one may be writing to a slow disk.
 PATIENCE_S = 3600.0
+_GOOD = "+"
 
 
-@contextmanager
-def together(ranks: Ranks, what: str, patience_s: float = PATIENCE_S) -> Iterator[None]:
-    """Run a step that holds no collective; afterwards all ranks go on, or all raise the error of the first that failed.
+def share(ranks: Ranks, what: str, step: Callable[[], str], patience_s: float = PATIENCE_S) -> list[str]:
+    """Run a step that takes no collective and return what it gave on all ranks, or raise the error of the first that failed.
 
     Raises:
         AutotpError: the step failed on some rank; the error is the same on all. What the system says becomes a
@@ -25,15 +24,26 @@ def together(ranks: Ranks, what: str, patience_s: float = PATIENCE_S) -> Iterato
     """
     mine: Exception | None = None
     try:
-        yield
+        text = _GOOD + step()
     except Exception as error:
-        mine = error
-    said = ranks.exchange("" if mine is None else _encoded(mine), what, patience_s)
+        mine, text = error, _encoded(error)
+    said = ranks.exchange(text, what, patience_s)
     if mine is not None and not isinstance(mine, (AutotpError, OSError)):
         raise mine  # a bug: with its own traceback
-    first = next((text for text in said if text), None)
-    if first is not None:
-        raise _decoded(first) from mine
+    failed = next((text for text in said if not text.startswith(_GOOD)), None)
+    if failed is not None:
+        raise _decoded(failed) from mine
+    return [text.removeprefix(_GOOD) for text in said]
+
+
+def together(ranks: Ranks, what: str, step: Callable[[], object]) -> None:
+    """Run a step on all ranks, or raise the error of the first that failed on all of them; see `share`."""
+
+    def silently() -> str:
+        step()
+        return ""
+
+    share(ranks, what, silently)
 
 
 def _encoded(error: Exception) -> str:

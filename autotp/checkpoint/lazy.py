@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from ..axes.layout import Layout
 from ..runtime.slices import take
 from .boxes import elements
+from .stored import fetch
 
 aten = torch.ops.aten
 
@@ -147,12 +148,18 @@ def sources(lazy: Lazy) -> Iterator[Source]:
 def read(
     lazy: Lazy, layouts: Sequence[Layout] | None = None, rank: int = 0, meter: Meter | None = None
 ) -> torch.Tensor:
-    """A rank's part of a lazy tensor, or all of it without layouts: plain, contiguous, in memory of its own."""
+    """A rank's part of a lazy tensor, or all of it without layouts: plain and contiguous.
+
+    What lies in one piece in a file and needs no cast stays on its private map of the file, as transformers has it; it is
+    brought into memory now. Everything else gets memory of its own.
+    """
     meter = Meter() if meter is None else meter
     value, unread = _evaluate(lazy, lazy.dtype, meter)
+    part = take(value, layouts, rank) if layouts else value
+    on_map = unread and part.untyped_storage().data_ptr() == value.untyped_storage().data_ptr()
+    if on_map:
+        part = part.contiguous()
+        fetch(part)
     if unread:
         meter.add((elements(layouts, rank) if layouts else value.numel()) * value.itemsize)
-    part = take(value, layouts, rank) if layouts else value
-    if part.dtype == lazy.dtype and part.untyped_storage().data_ptr() != value.untyped_storage().data_ptr():
-        return part
-    return part.to(lazy.dtype, copy=True, memory_format=torch.contiguous_format)
+    return part.to(lazy.dtype)

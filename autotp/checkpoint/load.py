@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +13,6 @@ from torch import nn
 from ..axes.layout import Layout
 from ..errors import UsageError
 from ..runtime.ranks import Ranks
-from .agree import together
 from .boxes import elements
 from .lazy import Lazy, Meter, read
 from .progress import bar
@@ -73,16 +72,16 @@ def fill(
     ranks: Ranks,
     device: torch.device,
     bytes_of_checkpoint: int,
-) -> None:
+) -> Loaded:
     """Read this rank's part of every tensor, by its layouts, into a parallel model that was built on the meta device."""
     start = time.perf_counter()
     expected = sum(_size(tensor, layouts.get(name), ranks.rank) for name, tensor in tensors.items())
-    with together(ranks, "autotp.from_pretrained"), bar("loading", expected, ranks.rank) as tell:
+    with bar("loading", expected, ranks.rank) as tell:
         meter = Meter(tell=tell)
         held = _fill(model, tensors, layouts, ranks.rank, device, meter)
     loaded = Loaded(meter.count, held, bytes_of_checkpoint, time.perf_counter() - start)
     model.__dict__[LOADED] = loaded
-    _report(loaded, ranks)
+    return loaded
 
 
 def _size(tensor: Lazy, layouts: tuple[Layout, ...] | None, rank: int) -> int:
@@ -118,14 +117,8 @@ def _fill(
     return held
 
 
-def _report(loaded: Loaded, ranks: Ranks) -> None:
-    """Log on rank 0 what every rank read."""
-    read_by = [int(text) for text in ranks.exchange(str(loaded.bytes_read), "autotp.from_pretrained", 60.0)]
-    if ranks.rank == 0:
-        mib = ", ".join(f"{count / 2**20:.1f}" for count in read_by)
-        logger.info(
-            "loaded in %.1f s; of %.1f MiB the ranks read %s MiB",
-            loaded.seconds,
-            loaded.bytes_of_checkpoint / 2**20,
-            mib,
-        )
+def report(loaded: Loaded, read_by: Sequence[int]) -> None:
+    """Log what every rank has read."""
+    mib = ", ".join(f"{count / 2**20:.1f}" for count in read_by)
+    whole = loaded.bytes_of_checkpoint / 2**20
+    logger.info("loaded in %.1f s; of %.1f MiB the ranks have read %s MiB", loaded.seconds, whole, mib)

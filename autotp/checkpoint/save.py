@@ -111,16 +111,21 @@ def save(
     first = ranks.rank == 0
     ranks.exchange("", what, PATIENCE_S)
     with ExitStack() as stack:
-        writers: Mapping[str, Writer] = {}
-        with together(ranks, what):
+        writers: dict[str, Writer] = {}
+
+        def begin() -> None:
             if first:
                 new = stack.enter_context(replacing(folder, is_weights))
                 write_configs(new)
-                writers = open_files(tensors, new, max_shard_size, metadata, stack)
-        with together(ranks, what), bar("saving", _bytes(tensors.values()), ranks.rank) as tell:
-            stream(tensors, writers, first, tell)
-        with together(ranks, what):
-            stack.close()
+                writers.update(open_files(tensors, new, max_shard_size, metadata, stack))
+
+        def write() -> None:
+            with bar("saving", _bytes(tensors.values()), ranks.rank) as tell:
+                stream(tensors, writers, first, tell)
+
+        together(ranks, what, begin)
+        together(ranks, what, write)
+        together(ranks, what, stack.close)
 
 
 def _bytes(tensors: Iterable[torch.Tensor]) -> int:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import json
 import math
 import mmap
+import os
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,6 +44,7 @@ DTYPES: Mapping[str, torch.dtype] = {
     if hasattr(torch, torch_name)
 }
 _LONGEST_HEADER = 100_000_000
+_POPULATE_READ = 22  # of madvise, in Linux 5.14 and newer; elsewhere the data come when they are touched
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,21 @@ class InMemory:
     def open(self) -> torch.Tensor:
         """The tensor itself."""
         return self.tensor
+
+
+def fetch(tensor: torch.Tensor) -> None:
+    """Bring a tensor that lies on a map of a file into memory, so that a disk that cannot be read says so here.
+
+    Raises OSError.
+    """
+    start = tensor.data_ptr() // mmap.PAGESIZE * mmap.PAGESIZE
+    try:
+        advise = ctypes.CDLL(None, use_errno=True).madvise
+    except (AttributeError, OSError):
+        return
+    length = tensor.data_ptr() + tensor.nbytes - start
+    if advise(ctypes.c_void_p(start), ctypes.c_size_t(length), _POPULATE_READ) and ctypes.get_errno() != errno.EINVAL:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def truncated(file: Path, name: str, needed: int, size: int) -> CheckpointError:
