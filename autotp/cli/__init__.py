@@ -1,4 +1,4 @@
-"""The command line: `autotp plan`, `autotp verify`, `autotp demo`."""
+"""The command line: `autotp plan`, `autotp verify`, `autotp demo`, `autotp shard`, `autotp merge`."""
 
 from .group import main
 

@@ -12,7 +12,9 @@ import transformers
 from .. import __version__
 from ..errors import AutotpError
 from .demo import demo_command
+from .merge import merge_command
 from .plan import plan_command
+from .shard import shard_command
 from .verify import verify_command
 
 
@@ -54,6 +56,7 @@ def main(context: click.Context) -> None:
       autotp plan ./checkpoint --tp 4     the same for a folder with a config.json
       autotp verify gpt2 --tp 2           cut model against whole model, all ranks in one process
       autotp demo                         real weights, two real ranks on this machine
+      autotp shard ./checkpoint out --tp 8 one folder a rank; autotp merge undoes it
     """
     context.with_resource(quiet_transformers())
 
@@ -61,3 +64,5 @@ def main(context: click.Context) -> None:
 main.add_command(plan_command)
 main.add_command(verify_command)
 main.add_command(demo_command)
+main.add_command(shard_command)
+main.add_command(merge_command)
