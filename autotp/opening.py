@@ -45,6 +45,8 @@ class Opened:
 def open_checkpoint(source: str | Path, dtype: torch.dtype | str | None = None) -> Opened:
     """Open a folder or a model id. Raises CheckpointError if a file or a tensor is missing, cut off or wrong."""
     folder = pretrained.local_folder(source)
+    if not (folder / "config.json").is_file():
+        raise CheckpointError(f"the folder {folder} has no config.json, so it is not known which model is in it")
     if ranked.is_ranked(folder):
         return _open_ranked(folder, dtype)
     looked_at: set[str] = set()

@@ -43,6 +43,8 @@ def shard(source: str | Path, out: str | Path, tp: int, *, plan: Plan | None = N
     """
     check_size(tp)
     opened = open_checkpoint(source)
+    if opened.plan is not None:
+        raise UsageError(f"{source} is cut for {opened.plan.tp} ranks already; run autotp merge first")
     model = opened.model
     if plan is None:
         plan = make_plan(model, survey(model, examples_for(model, None)), tp)

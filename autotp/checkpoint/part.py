@@ -53,6 +53,8 @@ class Part(torch.Tensor):
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         parts = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Part)]
         alike = all(part.layouts == parts[0].layouts and part.rank == parts[0].rank for part in parts)
+        if func is aten.new_empty.default and list(args[1]) == list(args[0].shape):
+            func, args = aten.empty_like.default, args[:1]
         if func.overloadpacket not in _KEPT or not alike or not isinstance(args[0], Part):
             raise UsageError(MSG_NOT_WHOLE.format(name=func))
         args, kwargs = pytree.tree_map(lambda v: v.local if isinstance(v, Part) else v, (args, kwargs or {}))
@@ -61,7 +63,7 @@ class Part(torch.Tensor):
             return next(part for part in parts if result is part.local)
         return Part.of(result, parts[0].layouts, parts[0].rank)
 
-    def data_ptr(self) -> int:
+    def untyped_storage(self) -> torch.UntypedStorage:
         """Raises UsageError: there is no memory that holds the whole tensor."""
         raise UsageError(MSG_NOT_WHOLE.format(name="its address"))
 

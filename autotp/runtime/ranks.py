@@ -137,7 +137,6 @@ class ProcessRanks(Ranks):
         self.lines = [list(line) for line in lines]
         self.line = list(mine)
         self._groups: dict[Factors, dist.ProcessGroup] = {}
-        self._exchanges = 0
 
     @property
     def device(self) -> torch.device:
@@ -156,20 +155,22 @@ class ProcessRanks(Ranks):
         return self._groups[factors]
 
     def exchange(self, text: str, what: str, timeout_s: float) -> list[str]:
-        store = PrefixStore(f"autotp/{self.line[0]}", dist.distributed_c10d._get_default_store())
-        number, self._exchanges = self._exchanges, self._exchanges + 1
+        name = "-".join(map(str, self.line))
+        store = PrefixStore(f"autotp/{name}", dist.distributed_c10d._get_default_store())
+        number = store.add(f"calls/{self.rank}", 1)  # counted in the store: every object for this group shares it
         keys = [f"{number}/{rank}" for rank in range(self.size)]
         store.set(keys[self.rank], text)
         try:
             store.wait(keys, timedelta(seconds=timeout_s))
         except RuntimeError:
             absent = [rank for rank, key in enumerate(keys) if not store.check([key])]
+            store.delete_key(keys[self.rank])
+            store.add(f"calls/{self.rank}", -1)  # as if it had not been called, so that a later call meets the others
             raise UsageError(
                 f"{what} was not called by ranks {absent} within {timeout_s:.0f} s; every rank must call it"
             ) from None
         texts = [store.get(key).decode() for key in keys]
-        if number >= 1:  # everybody has come to this exchange, so everybody has left the one before
-            store.delete_key(f"{number - 1}/{self.rank}")
+        store.delete_key(f"{number - 1}/{self.rank}")  # everybody is here, so nobody reads that any more
         return texts
 
     def to_first(self, value: torch.Tensor, senders: Sequence[int]) -> Iterator[torch.Tensor]:
