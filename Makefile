@@ -7,7 +7,7 @@ INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv lint test demo bench-planning
+.PHONY: help venv lint test demo bench-planning bench-load
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,3 +35,6 @@ demo: $(INSTALLED) ## cut a real model over two local ranks and compare it with 
 
 bench-planning: $(INSTALLED) ## time the planner
 	$(BIN)/python benchmarks/planning.py
+
+bench-load: $(INSTALLED) ## memory, bytes and time of loading 1.5 GB on 4 ranks (transformers' side needs accelerate)
+	$(BIN)/python benchmarks/load.py
