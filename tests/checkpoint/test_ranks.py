@@ -117,7 +117,7 @@ def edit(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> N
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "truncated": (
         lambda folder: os.truncate(folder / "model.safetensors", 5000),
-        "model.safetensors is truncated: tensor 'model.",
+        "model.safetensors is truncated: tensor 'lm_head.weight' ends at byte",
     ),
     "missing": (
         lambda folder: edit(folder, lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight")),
