@@ -7,7 +7,7 @@ INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv lint test demo bench-planning bench-inference bench-gpu
+.PHONY: help venv lint test demo bench-planning bench-inference bench-gpu bench-load
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,3 +41,6 @@ bench-inference: $(INSTALLED) ## time prefill and decode on two ranks beside oth
 
 bench-gpu: $(INSTALLED) ## time one rank's shard of large blocks, where there is a GPU
 	$(BIN)/python benchmarks/gpu.py
+
+bench-load: $(INSTALLED) ## memory, bytes and time of loading 1.5 GB on 4 ranks (transformers' side needs accelerate)
+	$(BIN)/python benchmarks/load.py

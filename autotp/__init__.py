@@ -2,8 +2,11 @@
 
 from .api import diff, parallelize, plan
 from .checkpoint.full import full_gradients, full_state_dict
+from .checkpoint.load import Loaded, loading
+from .checkpoint.training import TrainingState
 from .errors import (
     AutotpError,
+    CheckpointError,
     PlacementError,
     PlanError,
     RuleError,
@@ -14,26 +17,36 @@ from .errors import (
 )
 from .planner.plan import Plan
 from .report.diff import GraphDiff
+from .shards import merge, shard
 from .verify import Report, verify
+from .weights import from_pretrained, save_pretrained
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AutotpError",
+    "CheckpointError",
     "GraphDiff",
+    "Loaded",
     "PlacementError",
     "Plan",
     "PlanError",
     "Report",
     "RuleError",
     "TraceError",
+    "TrainingState",
     "UnsoundPlanError",
     "UsageError",
     "VerificationError",
     "diff",
+    "from_pretrained",
     "full_gradients",
     "full_state_dict",
+    "loading",
+    "merge",
     "parallelize",
     "plan",
+    "save_pretrained",
+    "shard",
     "verify",
 ]

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from .checkpoint.state import attach
 from .errors import UsageError
 from .huggingface import models
 from .huggingface.generation import keep_in_step
@@ -135,7 +136,7 @@ def parallelize(
         raise UsageError(
             f"parallelize takes an nn.Module, not {type(model).__name__}; autotp.plan takes configurations too"
         )
-    ranks = ProcessRanks(_lines(tp, mesh))
+    ranks = ProcessRanks(group_lines(tp, mesh))
     folders = rule_folders(rules)
     if plan is not None:
         check_plan(model, plan, ranks.size)
@@ -149,6 +150,7 @@ def parallelize(
     apply_plan(model, plan, ranks, make_compilers(plan, found, folders))
     if models.can_generate(model):
         keep_in_step(model, ranks)
+    attach(model)
     return model
 
 
@@ -167,7 +169,7 @@ def rule_folders(rules: Sequence[str | Path]) -> tuple[Path, ...]:
     return folders
 
 
-def _lines(tp: int | None, mesh: DeviceMesh | None) -> list[list[int]]:
+def group_lines(tp: int | None, mesh: DeviceMesh | None) -> list[list[int]]:
     """The global ranks of every tensor-parallel group."""
     if not (dist.is_available() and dist.is_initialized()):
         raise UsageError("there is no process group; call torch.distributed.init_process_group() first, under torchrun")

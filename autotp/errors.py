@@ -36,6 +36,10 @@ class PlacementError(AutotpError):
     """The verifier found a value used in a state its operator does not allow."""
 
 
+class CheckpointError(AutotpError):
+    """A checkpoint cannot be read or written: the message names the file and the tensor, and is the same on all ranks."""
+
+
 class VerificationError(AutotpError):
     """The parallel model differs from the dense one."""
 

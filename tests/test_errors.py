@@ -70,10 +70,10 @@ def try_on_a_rank(case: str) -> tuple[str, str, bool]:
             autotp.parallelize(model, plan=autotp.plan(FAMILIES["bloom"].config(), 2))
         elif case == "twice":
             autotp.parallelize(model)
-            before = dict(model.state_dict())
+            before = dict(model.state_dict(keep_vars=True))
             autotp.parallelize(model)
     except AutotpError as error:
-        after = model.state_dict()
+        after = model.state_dict(keep_vars=True)
         same = before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
         return type(error).__name__, str(error), same
     return "", "", False

@@ -1,4 +1,4 @@
-"""The command line: `autotp plan`, `autotp diff`, `autotp verify`, `autotp generate`, `autotp demo`."""
+"""The command line: `autotp plan`, `diff`, `verify`, `generate`, `shard`, `merge` and `demo`."""
 
 from .group import main
 

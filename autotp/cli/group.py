@@ -15,7 +15,9 @@ from ..runtime.launch import RankTraceback
 from .demo import demo_command
 from .diff import diff_command
 from .generate import generate_command
+from .merge import merge_command
 from .plan import plan_command
+from .shard import shard_command
 from .verify import verify_command
 
 INTERRUPTED = 130  # 128 and the number of SIGINT, as shells have it
@@ -76,6 +78,7 @@ def main(context: click.Context) -> None:
       autotp generate ./checkpoint --tp 2 --prompt "Once"
                                           text from two ranks on this machine
       autotp demo                         real weights, two real ranks on this machine
+      autotp shard ./checkpoint out --tp 8 one folder a rank; autotp merge undoes it
     """
     context.with_resource(quiet_transformers())
 
@@ -85,3 +88,5 @@ main.add_command(diff_command)
 main.add_command(verify_command)
 main.add_command(generate_command)
 main.add_command(demo_command)
+main.add_command(shard_command)
+main.add_command(merge_command)

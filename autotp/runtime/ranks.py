@@ -21,6 +21,8 @@ from ..errors import PlacementError, UsageError
 from . import operators
 from .shared import HostGroup
 
+PrefixStore = dist.PrefixStore  # type: ignore[attr-defined]
+
 
 @dataclass(frozen=True)
 class CollectiveCall:
@@ -112,6 +114,17 @@ class Ranks(ABC):
         """Where small tensors for the ranks' own agreements live."""
         return torch.device("cpu")
 
+    @abstractmethod
+    def exchange(self, text: str, what: str, timeout_s: float) -> list[str]:
+        """The text of every rank, in rank order. Takes no collective, so a rank that never comes does not hang the others.
+
+        Raises UsageError naming the ranks that have not called within the time; `what` is what they should have called.
+        """
+
+    @abstractmethod
+    def to_first(self, value: torch.Tensor, senders: Sequence[int]) -> Iterator[torch.Tensor]:
+        """On rank 0 the value of each sender, one after the other; nothing on the others. All ranks must iterate over it."""
+
     def _note(self, kind: str, phase: str, of: str, factors: Factors, value: torch.Tensor) -> None:
         if self._log is not None:
             self._log.calls.append(
@@ -143,6 +156,7 @@ class ProcessRanks(Ranks):
             raise UsageError(f"rank {me} is in none of the tensor-parallel groups {list(map(list, lines))}")
         super().__init__(list(mine).index(me), len(mine))
         self.lines = [list(line) for line in lines]
+        self.line = list(mine)
         self._groups: dict[Factors, dist.ProcessGroup] = {}
         self._host_groups: dict[Factors, HostGroup | None] = {}
 
@@ -165,9 +179,8 @@ class ProcessRanks(Ranks):
     @functools.cached_property
     def mesh(self) -> DeviceMesh:
         """The group as a mesh of one dim, named `tp`."""
-        line = next(line for line in self.lines if dist.get_rank() in line)
         group = self.group((Factor(self.size, 1),))
-        return DeviceMesh.from_group(group, self.device.type, mesh=line, mesh_dim_names=("tp",))
+        return DeviceMesh.from_group(group, self.device.type, mesh=self.line, mesh_dim_names=("tp",))
 
     def share_random_state(self) -> None:
         self._share(torch.get_rng_state, torch.set_rng_state)
@@ -197,6 +210,37 @@ class ProcessRanks(Ranks):
         if factors not in self._host_groups:
             self._host_groups[factors] = _form_host_group(self.group(factors))
         return self._host_groups[factors]
+
+    def exchange(self, text: str, what: str, timeout_s: float) -> list[str]:
+        name = "-".join(map(str, self.line))
+        store = PrefixStore(f"autotp/{name}", dist.distributed_c10d._get_default_store())
+        number = store.add(f"calls/{self.rank}", 1)  # counted in the store: every object for this group shares it
+        keys = [f"{number}/{rank}" for rank in range(self.size)]
+        store.set(keys[self.rank], text)
+        try:
+            store.wait(keys, timedelta(seconds=timeout_s))
+        except RuntimeError:
+            absent = [rank for rank, key in enumerate(keys) if not store.check([key])]
+            store.delete_key(keys[self.rank])
+            store.add(f"calls/{self.rank}", -1)  # as if it had not been called, so that a later call meets the others
+            raise UsageError(
+                f"{what} was not called by ranks {absent} within {timeout_s:.0f} s; every rank must call it"
+            ) from None
+        texts = [store.get(key).decode() for key in keys]
+        store.delete_key(f"{number - 1}/{self.rank}")  # everybody is here, so nobody reads that any more
+        return texts
+
+    def to_first(self, value: torch.Tensor, senders: Sequence[int]) -> Iterator[torch.Tensor]:
+        group = self.group((Factor(self.size, 1),)) if self.size > 1 else None
+        for sender in senders:
+            if self.rank == 0 and sender == 0:
+                yield value
+            elif self.rank == 0:
+                received = torch.empty_like(value, memory_format=torch.contiguous_format)
+                dist.recv(received, src=self.line[sender], group=group)
+                yield received
+            elif self.rank == sender:
+                dist.send(value.contiguous(), dst=self.line[0], group=group)
 
     def _all_reduce(self, value: torch.Tensor, factors: Factors) -> torch.Tensor:
         host = self.host_group(factors, value.device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -38,6 +38,15 @@ class SimulatedRanks(Ranks):
         super().__init__(rank, len(meeting.values))
         self._meeting = meeting
 
+    def exchange(self, text: str, what: str, timeout_s: float) -> list[str]:
+        return self._meeting.exchange(self.rank, text)
+
+    def to_first(self, value: torch.Tensor, senders: Sequence[int]) -> Iterator[torch.Tensor]:
+        for sender in senders:
+            values = self._meeting.exchange(self.rank, value if self.rank == sender else None)
+            if self.rank == 0:
+                yield values[sender]
+
     def _exchange(self, value: torch.Tensor, factors: Factors) -> list[torch.Tensor]:
         everything = self._meeting.exchange(self.rank, (factors, value.detach()))
         mine = [everything[peer] for peer in peers(self.rank, factors)]
@@ -53,6 +62,11 @@ class SimulatedRanks(Ranks):
 
     def _reduce_scatter(self, stacked: torch.Tensor, factors: Factors) -> torch.Tensor:
         return torch.stack(self._exchange(stacked, factors)).sum(0)[self.coordinate(factors)]
+
+
+def alone(size: int = 1) -> Ranks:
+    """Rank 0 of a group whose other ranks are not there: to cut with, not to run."""
+    return SimulatedRanks(0, _Meeting(size))
 
 
 def simulate(size: int, run: Callable[[Ranks], T]) -> list[T]:

@@ -36,7 +36,8 @@ def cut_logits(name: str) -> tuple[float, float, tuple[int, ...], set[str]]:
     with state.ranks.logging() as log:
         logits = parallel(ids(), use_cache=False).logits
     ran = {call.kind for call in log.calls}
-    assert isinstance(logits, DTensor) and logits.placements == (Shard(2),)
+    assert isinstance(logits, DTensor)
+    assert logits.placements == (Shard(2),)
     expected = dense(ids(), use_cache=False).logits
     logits.full_tensor().square().sum().backward()
     expected.square().sum().backward()
@@ -49,7 +50,8 @@ def cut_logits(name: str) -> tuple[float, float, tuple[int, ...], set[str]]:
 def test_logits_stay_cut_on_request() -> None:
     for name in ("llama", "gpt2"):
         for rank, (logits, gradient, local, ran) in enumerate(run_ranks(cut_logits, 3, name)):
-            assert logits < 1e-12 and gradient < 1e-9, name
+            assert logits < 1e-12, name
+            assert gradient < 1e-9, name
             assert local == (2, 11, 84 if rank < 2 else 82)
             assert ran == {"all_reduce"}
 
@@ -82,5 +84,5 @@ def packed_logits() -> list[tuple[float, int]]:
 
 def test_packed_texts_equal_the_texts_apart() -> None:
     for (whole, every), (chosen, few) in run_ranks(packed_logits, 2):
-        assert whole < 1e-12 and chosen < 1e-12
+        assert max(whole, chosen) < 1e-12
         assert (every, few) == (19 * math.ceil(VOCABULARY / 2), 2 * math.ceil(VOCABULARY / 2))

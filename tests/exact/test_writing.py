@@ -25,7 +25,7 @@ NEW = 64
 
 @dataclass(frozen=True)
 class Text:
-    """What one rank wrote: tokens, heads of every cache layer, collectives of the decoder, elements the head gathered."""
+    """What one rank wrote: tokens, heads of every cache layer, collectives, elements of every gather."""
 
     tokens: torch.Tensor
     heads: tuple[int, ...]

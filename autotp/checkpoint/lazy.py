@@ -1,0 +1,165 @@
+"""Tensors that are not read yet: what is done to them is noted, and done when somebody reads them.
+
+A library that loads a checkpoint renames, joins, splits and casts tensors. On lazy tensors all of that costs nothing; what
+comes out still knows which bytes of which file it is made of, so a rank can read the part it keeps and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ..axes.layout import Layout
+from ..runtime.slices import take
+from .boxes import elements
+from .stored import fetch
+
+aten = torch.ops.aten
+
+
+class Source(Protocol):
+    """Where the data of a lazy tensor come from."""
+
+    def open(self) -> torch.Tensor:
+        """The whole tensor; one from a file is mapped, so that only what is touched is read."""
+        ...
+
+
+@dataclass
+class Meter:
+    """Bytes read from files so far; `tell` hears of every addition."""
+
+    count: int = 0
+    tell: Callable[[int], None] = field(default=lambda count: None)
+
+    def add(self, count: int) -> None:
+        """Note that bytes were read."""
+        self.count += count
+        self.tell(count)
+
+
+@dataclass(frozen=True)
+class Step:
+    """An operator that moves data and changes none, applied to lazy and to plain tensors; `output` picks one of several."""
+
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    output: int | None = None
+
+
+# Operators that only move data, so that they commute with a cast. Anything else is computed at once, on real data.
+_MOVES = frozenset(
+    getattr(aten, name)
+    for name in """alias as_strided cat chunk clone detach diagonal expand flip index_select narrow permute repeat reshape
+    roll select slice split split_with_sizes squeeze stack t transpose unbind unflatten unsafe_chunk unsafe_split
+    unsafe_split_with_sizes unsqueeze view _reshape_alias _unsafe_view""".split()
+    if hasattr(aten, name)
+)
+
+
+class Lazy(torch.Tensor):
+    """A tensor whose data are read when asked for. It has a shape and a dtype; its device says nothing."""
+
+    _made_by: Source | Step
+
+    @staticmethod
+    def of(source: Source, shape: Sequence[int], dtype: torch.dtype) -> Lazy:
+        """A lazy tensor of a source."""
+        return Lazy._make(torch.empty(tuple(shape), dtype=dtype, device="meta"), source)
+
+    @staticmethod
+    def _make(like: torch.Tensor, made_by: Source | Step) -> Lazy:
+        value = torch.Tensor._make_wrapper_subclass(
+            Lazy, like.shape, strides=like.stride(), dtype=like.dtype, device=torch.device("cpu")
+        )
+        value.__dict__["_made_by"] = made_by
+        return value
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return f"Lazy({tuple(self.shape)}, {self.dtype})"
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        kwargs = kwargs or {}
+        if func.overloadpacket is aten._to_copy:
+            dtype = kwargs.get("dtype") or args[0].dtype
+            return cls._make(_meta(args[0]).to(dtype), Step(func, (args[0],), {"dtype": dtype}))
+        if func.overloadpacket in _MOVES:
+            results = func(*pytree.tree_map(_meta, args), **pytree.tree_map(_meta, kwargs))
+            if isinstance(results, torch.Tensor):
+                return cls._make(results, Step(func, args, kwargs))
+            return type(results)(cls._make(r, Step(func, args, kwargs, i)) for i, r in enumerate(results))
+        args, kwargs = pytree.tree_map(lambda v: read(v) if isinstance(v, Lazy) else v, (args, kwargs))
+        return func(*args, **kwargs)
+
+
+def _meta(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+
+
+# A tensor, and if nothing has been read of it yet.
+_Value: TypeAlias = tuple[torch.Tensor, bool]
+
+
+def _evaluate(lazy: Lazy, dtype: torch.dtype, meter: Meter) -> _Value:
+    """The data of a lazy tensor, a cast to `dtype` left for the end."""
+    made_by = lazy._made_by
+    if not isinstance(made_by, Step):
+        return made_by.open(), True
+    found = [_evaluate(value, dtype, meter) for value in _inputs(made_by)]
+    if made_by.function.overloadpacket is aten._to_copy:
+        ((value, unread),) = found
+        return (value, unread) if lazy.dtype == dtype else (value.to(lazy.dtype), unread)
+    is_view = made_by.function.is_view
+    if made_by.function.overloadpacket is aten.clone and found[0][0].is_contiguous():
+        return found[0]  # only made the data contiguous, which they are
+    if not is_view:
+        meter.add(sum(value.nbytes for value, unread in found if unread))
+    values = iter([value for value, _ in found])
+    args, kwargs = pytree.tree_map(
+        lambda v: next(values) if isinstance(v, Lazy) else v, (made_by.args, dict(made_by.kwargs))
+    )
+    result = made_by.function(*args, **kwargs)
+    result = result if made_by.output is None else result[made_by.output]
+    return result, is_view and found[0][1]
+
+
+def _inputs(step: Step) -> list[Lazy]:
+    return [leaf for leaf in pytree.tree_leaves((step.args, dict(step.kwargs))) if isinstance(leaf, Lazy)]
+
+
+def sources(lazy: Lazy) -> Iterator[Source]:
+    """The sources that a lazy tensor is made from."""
+    if isinstance(lazy._made_by, Step):
+        for value in _inputs(lazy._made_by):
+            yield from sources(value)
+    else:
+        yield lazy._made_by
+
+
+@torch.no_grad()
+def read(
+    lazy: Lazy, layouts: Sequence[Layout] | None = None, rank: int = 0, meter: Meter | None = None
+) -> torch.Tensor:
+    """A rank's part of a lazy tensor, or all of it without layouts: plain and contiguous.
+
+    What lies in one piece in a file and needs no cast stays on its private map of the file, as transformers has it; it is
+    brought into memory now. Everything else gets memory of its own.
+    """
+    meter = Meter() if meter is None else meter
+    value, unread = _evaluate(lazy, lazy.dtype, meter)
+    part = take(value, layouts, rank) if layouts else value
+    on_map = unread and part.untyped_storage().data_ptr() == value.untyped_storage().data_ptr()
+    if on_map:
+        part = part.contiguous()
+        fetch(part)
+    if unread:
+        meter.add((elements(layouts, rank) if layouts else value.numel()) * value.itemsize)
+    return part.to(lazy.dtype)

@@ -1,0 +1,124 @@
+"""Filling a parallel model: every parameter gets this rank's part of its tensor, and only that is read."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from ..axes.layout import Layout
+from ..errors import UsageError
+from ..runtime.ranks import Ranks
+from .boxes import elements
+from .lazy import Lazy, Meter, read
+from .progress import bar
+
+LOADED = "_autotp_loaded"
+logger = logging.getLogger("autotp")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What loading a model took on one rank."""
+
+    bytes_read: int
+    bytes_held: int
+    bytes_of_checkpoint: int
+    seconds: float
+
+
+def loading(model: nn.Module) -> Loaded:
+    """What loading took on this rank: bytes read from files, bytes held, seconds.
+
+    Raises UsageError for a model that `from_pretrained` did not make.
+    """
+    loaded: Loaded | None = model.__dict__.get(LOADED)
+    if loaded is None:
+        raise UsageError("the model was not loaded by autotp.from_pretrained, so there is nothing to report")
+    return loaded
+
+
+def empty(model: nn.Module) -> dict[str, Lazy]:
+    """Take the lazy tensors out of a dense model, leaving tensors on the meta device; tied ones stay tied."""
+    found: dict[str, Lazy] = {}
+    made: dict[int, nn.Parameter] = {}
+    for path, module in model.named_modules():
+        prefix = path + "." if path else ""
+        for name, parameter in module._parameters.items():
+            if isinstance(parameter, Lazy):
+                found[prefix + name] = parameter
+                if id(parameter) not in made:
+                    made[id(parameter)] = nn.Parameter(_meta(parameter), requires_grad=parameter.requires_grad)
+                module._parameters[name] = made[id(parameter)]
+        for name, buffer in module._buffers.items():
+            if isinstance(buffer, Lazy):
+                found[prefix + name] = buffer
+                module._buffers[name] = _meta(buffer)
+    return found
+
+
+def _meta(lazy: torch.Tensor) -> torch.Tensor:
+    return torch.empty(lazy.shape, dtype=lazy.dtype, device="meta")
+
+
+def fill(
+    model: nn.Module,
+    tensors: Mapping[str, Lazy],
+    layouts: Mapping[str, tuple[Layout, ...]],
+    ranks: Ranks,
+    device: torch.device,
+    bytes_of_checkpoint: int,
+) -> Loaded:
+    """Read this rank's part of every tensor, by its layouts, into a parallel model that was built on the meta device."""
+    start = time.perf_counter()
+    expected = sum(_size(tensor, layouts.get(name), ranks.rank) for name, tensor in tensors.items())
+    with bar("loading", expected, ranks.rank) as tell:
+        meter = Meter(tell=tell)
+        held = _fill(model, tensors, layouts, ranks.rank, device, meter)
+    loaded = Loaded(meter.count, held, bytes_of_checkpoint, time.perf_counter() - start)
+    model.__dict__[LOADED] = loaded
+    return loaded
+
+
+def _size(tensor: Lazy, layouts: tuple[Layout, ...] | None, rank: int) -> int:
+    return (elements(layouts, rank) if layouts else tensor.numel()) * tensor.itemsize
+
+
+def _fill(
+    model: nn.Module,
+    tensors: Mapping[str, Lazy],
+    layouts: Mapping[str, tuple[Layout, ...]],
+    rank: int,
+    device: torch.device,
+    meter: Meter,
+) -> int:
+    """Returns the bytes of parameters and buffers that the model holds now."""
+    made: dict[int, nn.Parameter] = {}
+    held = 0
+    for path, module in model.named_modules():
+        prefix = path + "." if path else ""
+        for name, parameter in module._parameters.items():
+            if parameter is None or prefix + name not in tensors:
+                continue
+            if id(parameter) not in made:
+                part = read(tensors[prefix + name], layouts.get(prefix + name), rank, meter).to(device)
+                made[id(parameter)] = nn.Parameter(part, requires_grad=parameter.requires_grad)
+                held += part.nbytes
+            module._parameters[name] = made[id(parameter)]
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                value = read(tensors[prefix + name], meter=meter) if prefix + name in tensors else buffer
+                module._buffers[name] = value.to(device)
+                held += value.nbytes
+    return held
+
+
+def report(loaded: Loaded, read_by: Sequence[int]) -> None:
+    """Log what every rank has read."""
+    mib = ", ".join(f"{count / 2**20:.1f}" for count in read_by)
+    whole = loaded.bytes_of_checkpoint / 2**20
+    logger.info("loaded in %.1f s; of %.1f MiB the ranks have read %s MiB", loaded.seconds, whole, mib)

@@ -1,0 +1,134 @@
+"""A training run's state for `torch.distributed.checkpoint`: model and optimizer, by names, at any number of ranks."""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.checkpoint.stateful import Stateful
+
+from ..axes.layout import Layout
+from ..errors import CheckpointError
+from .full import state_of
+from .part import Part
+
+
+class TrainingState(Stateful):
+    """A parallel model and its optimizer as one entry of a distributed checkpoint.
+
+        state = {"training": autotp.TrainingState(model, optimizer), "step": step}
+        torch.distributed.checkpoint.save(state, checkpoint_id=folder)
+        torch.distributed.checkpoint.load(state, checkpoint_id=folder)  # at any number of ranks
+
+    Everything is kept under the dense model's parameter names and in its shapes. Loading works in place: a fresh
+    optimizer gets its state first, without a step and without touching a parameter.
+
+    Raises CheckpointError for an optimizer that has parameters the model has not, or keeps state of a cut parameter
+    in a shape of its own.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
+        self.model, self.optimizer = model, optimizer
+        self.parallel = state_of(model)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Parts and tensors that share their data with the model and the optimizer."""
+        state: dict[str, Any] = {"model": self.model.state_dict()}
+        if self.optimizer is not None:
+            complete(self.optimizer)
+            names = self._names()
+            slots = {
+                names[id(p)]: {
+                    slot: self._shared(names[id(p)], slot, p, v) for slot, v in self.optimizer.state[p].items()
+                }
+                for p in parameters(self.optimizer)
+                if self.optimizer.state.get(p)
+            }
+            groups = [
+                {**group, "params": [names[id(p)] for p in group["params"]]} for group in self.optimizer.param_groups
+            ]
+            state["optimizer"] = {"state": slots, "param_groups": groups}
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a state of `state_dict`, into which a checkpoint was loaded."""
+        self.model.load_state_dict(_local(state["model"]))
+        if self.optimizer is None:
+            return
+        names, loaded = self._names(), state["optimizer"]
+        here = [[names[id(p)] for p in group["params"]] for group in self.optimizer.param_groups]
+        there = [list(group["params"]) for group in loaded["param_groups"]]
+        if here != there:
+            raise CheckpointError("the optimizer's groups of parameters differ from those of the checkpoint")
+        numbers = {name: i for i, name in enumerate(name for group in here for name in group)}
+        count = iter(range(len(numbers)))
+        self.optimizer.load_state_dict(
+            {
+                "state": {numbers[name]: _local(slots) for name, slots in loaded["state"].items()},
+                "param_groups": [
+                    {**group, "params": [next(count) for _ in group["params"]]} for group in loaded["param_groups"]
+                ],
+            }
+        )
+
+    def _names(self) -> dict[int, str]:
+        assert self.optimizer is not None
+        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        if not all(id(parameter) in names for parameter in parameters(self.optimizer)):
+            raise CheckpointError(
+                "the optimizer has parameters that the model has not; make the optimizer after autotp.parallelize(model)"
+            )
+        return names
+
+    def _shared(self, name: str, slot: str, parameter: torch.Tensor, value: Any) -> Any:
+        layouts: tuple[Layout, ...] | None = self.parallel.layouts.get(name)
+        if layouts is None or not isinstance(value, torch.Tensor) or value.dim() == 0:
+            return value
+        if value.shape != parameter.shape:
+            raise CheckpointError(
+                f"the optimizer's {slot!r} of {name!r} has the shape {tuple(value.shape)}, not the parameter's"
+                f" {tuple(parameter.shape)}, so it is not known how it is cut; use an optimizer that keeps state by element"
+            )
+        return Part.of(value, layouts, self.parallel.ranks.rank)
+
+
+def parameters(optimizer: torch.optim.Optimizer) -> Iterator[nn.Parameter]:
+    """All parameters of an optimizer."""
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])
+
+
+def _local(state: dict[str, Any]) -> dict[str, Any]:
+    """Plain local tensors for parts, their padding zero."""
+    for value in state.values():
+        if isinstance(value, Part):
+            value.clear_padding()
+    return {name: value.local if isinstance(value, Part) else value for name, value in state.items()}
+
+
+def complete(optimizer: torch.optim.Optimizer) -> None:
+    """Give every parameter the state an optimizer makes at its first step, as it is before that step.
+
+    The step is done by a copy of the optimizer, on a parameter of zeros with a gradient of zeros, at rate zero.
+    """
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if not parameter.requires_grad or optimizer.state.get(parameter):
+                continue
+            scratch = nn.Parameter(torch.zeros_like(parameter))
+            scratch.grad = torch.zeros_like(parameter)
+            twin = copy.copy(optimizer)
+            rate = {"lr": group["lr"] * 0} if "lr" in group else {}
+            twin.__dict__.update(
+                state=defaultdict(dict),
+                param_groups=[{**group, **rate, "params": [scratch]}],
+                _optimizer_step_pre_hooks=OrderedDict(),
+                _optimizer_step_post_hooks=OrderedDict(),
+            )
+            type(optimizer).step(twin)
+            for slot, value in twin.state[scratch].items():
+                fresh = value * 0 if slot == "step" else value
+                optimizer.state[parameter][slot] = fresh
