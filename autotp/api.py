@@ -22,7 +22,7 @@ from .planner.plan import Plan
 from .planner.survey import Example, Survey, survey
 from .report.diff import GraphDiff, make_diff
 from .rewrite.apply import apply_plan, check_plan, make_compilers
-from .runtime.ranks import ProcessRanks
+from .runtime.ranks import ProcessRanks, Ranks
 
 # What a user may name as a model: a module, a transformers configuration, a folder, a config.json or a type name.
 Source: TypeAlias = Any
@@ -148,10 +148,15 @@ def parallelize(
         plan = make_plan(model, found, ranks.size, gather_logits=gather_logits)
     ranks.check_agreement(plan.to_json(), "plans")
     apply_plan(model, plan, ranks, make_compilers(plan, found, folders))
+    join_ranks(model, ranks)
+    return model
+
+
+def join_ranks(model: nn.Module, ranks: Ranks) -> None:
+    """What a parallel model's own methods need to know of its ranks: `generate`, `state_dict`, `load_state_dict`."""
     if models.can_generate(model):
         keep_in_step(model, ranks)
     attach(model)
-    return model
 
 
 def check_size(tp: object) -> None:

@@ -11,12 +11,11 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from .api import examples_for, group_lines, rule_folders
+from .api import examples_for, group_lines, join_ranks, rule_folders
 from .checkpoint import save
 from .checkpoint.agree import share
 from .checkpoint.full import state_of
 from .checkpoint.load import fill, loading, report
-from .checkpoint.state import attach
 from .errors import PlanError, UsageError
 from .huggingface import models, pretrained
 from .opening import Opened, open_checkpoint, part_of_rank
@@ -101,7 +100,7 @@ def place(
     read_by = [int(text) for text in share(ranks, LOAD, read)]
     if ranks.rank == 0:
         report(loading(model), read_by)
-    attach(model)
+    join_ranks(model, ranks)
     if found.value is None:
         _SurveyLater(dense, plan, rules, compilers).attach(model)
     return model

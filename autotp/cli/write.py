@@ -17,10 +17,9 @@ import transformers
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, TextStreamer
 from transformers.generation.streamers import BaseStreamer
 
-from ..api import parallelize
 from ..errors import UsageError
-from ..huggingface import models
 from ..huggingface.generation import cache_bytes
+from ..weights import from_pretrained
 
 
 @dataclass(frozen=True)
@@ -114,10 +113,8 @@ def write_on_rank(request: Request) -> Written:
 
 def load_model(source: str, dtype: str) -> PreTrainedModel:
     """This rank's part of a model with its weights, where the rank computes."""
-    folder = _folder(source)
-    model = models.model_class(models.config_of(source)).from_pretrained(folder, dtype=dtype)
-    device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else "cpu"
-    return parallelize(model.eval()).to(device)
+    model: PreTrainedModel = from_pretrained(_folder(source), dtype=dtype)
+    return model
 
 
 def load_tokenizer(source: str) -> PreTrainedTokenizerBase:
