@@ -114,16 +114,16 @@ class Ranks(ABC):
         """Where small tensors for the ranks' own agreements live."""
         return torch.device("cpu")
 
-    @abstractmethod
     def exchange(self, text: str, what: str, timeout_s: float) -> list[str]:
         """The text of every rank, in rank order. Takes no collective, so a rank that never comes does not hang the others.
 
         Raises UsageError naming the ranks that have not called within the time; `what` is what they should have called.
         """
+        raise NotImplementedError(f"{type(self).__name__} exchange nothing")
 
-    @abstractmethod
     def to_first(self, value: torch.Tensor, senders: Sequence[int]) -> Iterator[torch.Tensor]:
         """On rank 0 the value of each sender, one after the other; nothing on the others. All ranks must iterate over it."""
+        raise NotImplementedError(f"{type(self).__name__} send nothing")
 
     def _note(self, kind: str, phase: str, of: str, factors: Factors, value: torch.Tensor) -> None:
         if self._log is not None:

@@ -5,7 +5,6 @@ Nodes are paired by their recorded origin (see `rewrite.build`), never by resemb
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,12 +38,6 @@ UNCUT = "nothing of it is cut, so it runs as it is"
 
 class Planned(Ranks):
     """A rank that runs nothing: enough to see how a plan cuts parameters on the meta device."""
-
-    def exchange(self, text: str, what: str, timeout_s: float) -> list[str]:
-        raise NotImplementedError
-
-    def to_first(self, value: torch.Tensor, senders: object) -> Iterator[torch.Tensor]:
-        raise NotImplementedError
 
     def _all_reduce(self, value: torch.Tensor, factors: object) -> torch.Tensor:
         raise NotImplementedError
