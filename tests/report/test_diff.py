@@ -184,7 +184,9 @@ def shapes_of(program: Program, parallel: nn.Module, unit: Unit, found: Survey) 
     tensors = [torch.zeros(tensor.shape, dtype=tensor.dtype) for tensor in site.tensors]
     positions = unit.position_values(module)
     ranks = AloneRanks(0, parallel._autotp.plan.tp)  # type: ignore[union-attr]
-    recorder.run(ranks, *tensors, *site.numbers, *site.handles, *positions, *program.constants, enable_io_processing=False)
+    recorder.run(
+        ranks, *tensors, *site.numbers, *site.handles, *positions, *program.constants, enable_io_processing=False
+    )
     return recorder.shapes
 
 
