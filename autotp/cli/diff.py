@@ -9,26 +9,11 @@ from typing import Any
 import click
 
 from .. import api
-from ..errors import PlanError, UsageError
-from ..planner.plan import Plan
+from ..errors import UsageError
 from ..report import make_console
 from ..report.diff import GraphDiff, compare_plans, plans_text
 from ..report.diff.text import CONTEXT
-from .options import MODEL_HELP, json_option, rules_option, working
-
-
-class Sizes(click.ParamType[tuple[int, ...]]):
-    """Numbers with commas between them: `2,4,8`."""
-
-    name = "sizes"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            return tuple(int(part) for part in str(value).split(","))
-        except ValueError:
-            self.fail(f"{value!r} is no list of numbers of ranks; write it as 2,4,8", param, ctx)
+from .options import MODEL_HELP, Sizes, json_option, read_plan, rules_option, working
 
 
 def _file(flag: str, words: str) -> Callable[[Any], Any]:
@@ -111,14 +96,6 @@ def show_plans(first: Path, second: Path, as_json: bool) -> None:
         return
     names = (first.name, second.name) if first.name != second.name else (str(first), str(second))
     make_console().print(plans_text(difference, names))
-
-
-def read_plan(path: Path, what: str) -> Plan:
-    """Read a plan. Raises PlanError if that is impossible."""
-    try:
-        return Plan.load(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"cannot read {what} {path}: {error}") from error
 
 
 def write(path: Path, flag: str, text: str) -> None:

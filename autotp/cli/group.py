@@ -12,6 +12,7 @@ import transformers
 from .. import __version__
 from ..errors import AutotpError, RankError
 from ..runtime.launch import RankTraceback
+from .advise import advise_command
 from .demo import demo_command
 from .diff import diff_command
 from .generate import generate_command
@@ -71,6 +72,8 @@ def main(context: click.Context) -> None:
     Examples:
       autotp plan llama --tp 8            what would be cut, and what it costs
       autotp plan ./checkpoint --tp 4     the same for a folder with a config.json
+      autotp advise llama --hardware h100-nvlink-8 --tokens 65536 --batch 16
+                                          how many ranks, and how many replicas around them
       autotp diff llama --tp 4 --html diff.html     what happens to every graph
       autotp verify gpt2 --tp 2           cut model against whole model, all ranks in one process
       autotp generate ./checkpoint --tp 2 --prompt "Once"
@@ -81,6 +84,7 @@ def main(context: click.Context) -> None:
 
 
 main.add_command(plan_command)
+main.add_command(advise_command)
 main.add_command(diff_command)
 main.add_command(verify_command)
 main.add_command(generate_command)

@@ -9,6 +9,10 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from ..errors import PlanError
+from ..planner.cost import DEFAULT_HARDWARE, Workload, hardware_presets
+from ..planner.plan import Plan
+
 MODEL_HELP = "MODEL is a folder, a config.json, a model id in the local cache, or a type such as llama or gpt2."
 
 model_argument = click.argument("model")
@@ -21,6 +25,42 @@ rules_option = click.option(
     metavar="DIR",
     help="A folder with rules of your own; may be repeated.",
 )
+
+hardware_option = click.option(
+    "--hardware",
+    default=DEFAULT_HARDWARE,
+    show_default=True,
+    metavar="NAME",
+    help=f"The node to reckon with: {', '.join(hardware_presets())}.",
+)
+tokens_option = click.option(
+    "--tokens", default=Workload.tokens, show_default=True, metavar="T", help="Tokens of one step."
+)
+batch_option = click.option(
+    "--batch", default=1, show_default=True, metavar="B", help="Sequences that these tokens are, of equal length."
+)
+
+
+class Sizes(click.ParamType[tuple[int, ...]]):
+    """Numbers with commas between them: `2,4,8`."""
+
+    name = "sizes"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(int(part) for part in str(value).split(","))
+        except ValueError:
+            self.fail(f"{value!r} is no list of numbers of ranks; write it as 2,4,8", param, ctx)
+
+
+def read_plan(path: Path, what: str) -> Plan:
+    """Read a plan. Raises PlanError if that is impossible."""
+    try:
+        return Plan.load(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"cannot read {what} {path}: {error}") from error
 
 
 @contextmanager
