@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from .api import Source, check_size, examples_for, rule_folders
 from .errors import AutotpError, UsageError
-from .huggingface import models
+from .huggingface import models, tp_plan
 from .planner.cost import DEFAULT_HARDWARE, Workload, hardware
 from .planner.estimate import Estimate, estimate
 from .planner.make import make_plan
@@ -20,6 +21,7 @@ from .planner.survey import Survey, survey
 from .planner.why import Why, why
 from .planner.work import Work, work_of
 from .report.diff import make_diff
+from .report.export import export
 from .rewrite.apply import check_plan
 from .rewrite.unit import skeleton
 
@@ -78,6 +80,22 @@ class Study:
         """What a plan means for a rank at a batch and a sequence."""
         works, unknown = self._works(plan)
         return estimate(plan, works, self.machine, batch, sequence, unknown)
+
+    def export(self, plan: Plan, system: str) -> Any:
+        """A plan for another system, as plain data. Raises PlanError for one that it cannot express, with the reason."""
+        check_plan(self.module, plan, plan.tp)
+        diff = make_diff(self.module, self.found, plan, self.folders)
+        return export(self.module, diff, system, examples_for(self.module, self.example))
+
+    def against(self, plan: Plan, other: str | Path) -> tuple[Plan, str]:
+        """What transformers would do instead, and what to call it: with its own styles for this model ("tp_plan"), with
+        those that a person would write where it has none, or with those of a file."""
+        styles, name = tp_plan.own_styles(self.module), "transformers"
+        if str(other) != "tp_plan":
+            styles, name = tp_plan.read_styles(Path(other)), Path(other).name
+        elif not styles:
+            styles, name = tp_plan.layer_styles(plan), "layer by layer"
+        return tp_plan.plan_of_styles(self.module, plan, styles, self.machine), name
 
     @cached_property
     def working(self) -> Survey:

@@ -10,9 +10,11 @@ import click
 
 from .. import api
 from ..errors import UsageError
-from ..report import make_console
+from ..report import make_console, paragraphs
+from ..report.against import bytes_a_token
 from ..report.diff import GraphDiff, compare_plans, plans_text
 from ..report.diff.text import CONTEXT
+from ..study import Study
 from .options import MODEL_HELP, Sizes, json_option, read_plan, rules_option, working
 
 
@@ -26,6 +28,7 @@ def _file(flag: str, words: str) -> Callable[[Any], Any]:
 @click.option("--tp", type=int, metavar="N", help="Number of tensor-parallel ranks.")
 @click.option("--compare", type=Sizes(), metavar="N,N", default=(), help="Further numbers of ranks, shown beside it.")
 @click.option("--plan", "plan_file", type=click.Path(path_type=Path), metavar="FILE", help="The plan to show.")
+@click.option("--against", metavar="tp_plan|FILE", help="Compare with transformers' own plan, or one in a file.")
 @click.option("--unit", metavar="PATH", help="Only the unit at a path, or those that match a pattern.")
 @click.option("--context", default=CONTEXT, show_default=True, metavar="K", help="Unchanged steps around changed ones.")
 @click.option("--full", is_flag=True, help="Fold nothing: one line for every node.")
@@ -40,6 +43,7 @@ def diff_command(
     tp: int | None,
     compare: tuple[int, ...],
     plan_file: Path | None,
+    against: str | None,
     unit: str | None,
     context: int,
     full: bool,
@@ -58,8 +62,16 @@ def diff_command(
       autotp diff ./checkpoint --tp 8 --compare 2,4 --html diff.html
       autotp diff gpt2 --tp 2 --plan edited.json --svg diff.svg
       autotp diff gpt2 --tp 2 --json | jq '.diffs[].units[].axes'
+      autotp diff phi3 --tp 4 --against tp_plan
       autotp diff plan_a.json plan_b.json
     """
+    if against is not None:
+        if other is not None or compare or unit or html or dot or svg or tp is None:
+            raise UsageError(
+                "--against compares two ways to cut one model: give MODEL and --tp N, and nothing but --plan or --json"
+            )
+        show_against(source, tp, against, plan_file, rules, as_json)
+        return
     if other is not None:
         if tp is not None or compare or plan_file or unit or html or dot or svg:
             raise UsageError("two plans are compared as they are: give PLAN_A and PLAN_B, and --json if you want JSON")
@@ -81,6 +93,23 @@ def diff_command(
         click.echo(found.json(), nl=False)
     elif not (html or dot or svg):
         show(found, context, full)
+
+
+def show_against(
+    source: str, tp: int, against: str, plan_file: Path | None, rules: tuple[Path, ...], as_json: bool
+) -> None:
+    """Print what transformers does otherwise, or would where it has no plan."""
+    with working(f"comparing {source} with {against}"):
+        study = Study(source, rules=rules)
+        plan = study.read(read_plan(plan_file, "--plan")) if plan_file is not None else study.plan(tp)
+        other, name = study.against(plan, against)
+    difference = compare_plans(plan, other)
+    if as_json:
+        click.echo(difference.to_json(), nl=False)
+        return
+    if name == "layer by layer":
+        click.echo(f"transformers has no plan for {source}: compared with its styles for the same layers", err=True)
+    make_console().print(paragraphs((bytes_a_token(plan, other, name), plans_text(difference, ("autotp", name)))))
 
 
 def show(found: GraphDiff, context: int, full: bool) -> None:

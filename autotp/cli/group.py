@@ -15,6 +15,7 @@ from ..runtime.launch import RankTraceback
 from .advise import advise_command
 from .demo import demo_command
 from .diff import diff_command
+from .export import export_command
 from .generate import generate_command
 from .plan import plan_command
 from .verify import verify_command
@@ -75,6 +76,7 @@ def main(context: click.Context) -> None:
       autotp advise llama --hardware h100-nvlink-8 --tokens 65536 --batch 16
                                           how many ranks, and how many replicas around them
       autotp diff llama --tp 4 --html diff.html     what happens to every graph
+      autotp export llama --tp 4 --to tp_plan     the plan in the words of another system
       autotp verify gpt2 --tp 2           cut model against whole model, all ranks in one process
       autotp generate ./checkpoint --tp 2 --prompt "Once"
                                           text from two ranks on this machine
@@ -86,6 +88,7 @@ def main(context: click.Context) -> None:
 main.add_command(plan_command)
 main.add_command(advise_command)
 main.add_command(diff_command)
+main.add_command(export_command)
 main.add_command(verify_command)
 main.add_command(generate_command)
 main.add_command(demo_command)
