@@ -68,7 +68,7 @@ def diff_command(
     if against is not None:
         if other is not None or compare or unit or html or dot or svg or tp is None:
             raise UsageError(
-                "--against compares two ways to cut one model: give MODEL and --tp N, and nothing but --plan or --json"
+                "--against compares two ways to cut one model: give MODEL and --tp N, and only --plan or --json besides"
             )
         show_against(source, tp, against, plan_file, rules, as_json)
         return

@@ -13,10 +13,12 @@ from .. import __version__
 from ..errors import AutotpError, RankError
 from ..runtime.launch import RankTraceback
 from .advise import advise_command
+from .completion import completion_command
 from .demo import demo_command
 from .diff import diff_command
 from .export import export_command
 from .generate import generate_command
+from .options import no_color
 from .plan import plan_command
 from .verify import verify_command
 
@@ -92,3 +94,7 @@ main.add_command(export_command)
 main.add_command(verify_command)
 main.add_command(generate_command)
 main.add_command(demo_command)
+main.add_command(completion_command)
+main.params.append(no_color())
+for _command in main.commands.values():
+    _command.params.append(no_color())

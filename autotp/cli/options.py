@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import click
+from click.shell_completion import CompletionItem
 from rich.console import Console
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from ..errors import PlanError
 from ..planner.cost import DEFAULT_HARDWARE, Workload, hardware_presets
@@ -15,7 +18,19 @@ from ..planner.plan import Plan
 
 MODEL_HELP = "MODEL is a folder, a config.json, a model id in the local cache, or a type such as llama or gpt2."
 
-model_argument = click.argument("model")
+
+def complete_model(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """What a MODEL may begin with: known types, and files."""
+    kinds = [CompletionItem(kind) for kind in sorted(CONFIG_MAPPING.keys()) if kind.startswith(incomplete)]
+    return [*kinds, CompletionItem(incomplete, type="file")]
+
+
+def complete_hardware(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of known nodes."""
+    return [CompletionItem(name) for name in hardware_presets() if name.startswith(incomplete)]
+
+
+model_argument = click.argument("model", shell_complete=complete_model)
 tp_option = click.option("--tp", type=int, required=True, metavar="N", help="Number of tensor-parallel ranks.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else, on standard output.")
 rules_option = click.option(
@@ -31,6 +46,7 @@ hardware_option = click.option(
     default=DEFAULT_HARDWARE,
     show_default=True,
     metavar="NAME",
+    shell_complete=complete_hardware,
     help=f"The node to reckon with: {', '.join(hardware_presets())}.",
 )
 tokens_option = click.option(
@@ -61,6 +77,25 @@ def read_plan(path: Path, what: str) -> Plan:
         return Plan.load(path)
     except (OSError, UnicodeDecodeError) as error:
         raise PlanError(f"cannot read {what} {path}: {error}") from error
+
+
+def _plain(context: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        before = os.environ.get("NO_COLOR")
+        os.environ["NO_COLOR"] = "1"
+        context.call_on_close(lambda: os.environ.pop("NO_COLOR") if before is None else None)
+
+
+def no_color() -> click.Option:
+    """The option that every command takes, beside the variable NO_COLOR."""
+    return click.Option(
+        ["--no-color"],
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        callback=_plain,
+        help="No colour; also NO_COLOR=1.",
+    )
 
 
 @contextmanager

@@ -14,7 +14,7 @@ def bytes_a_token(ours: Plan, other: Plan, name: str) -> Table:
     """What a rank sends for one token forward and backward, in each unit and in the whole model, and ours as a part of it."""
     table = make_table(
         (
-            f"bytes that a rank sends a token, tp {ours.tp}",
+            f"bytes sent a token, tp {ours.tp}",
             ">autotp, forward",
             f">{name}",
             ">part",
