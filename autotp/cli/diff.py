@@ -9,26 +9,13 @@ from typing import Any
 import click
 
 from .. import api
-from ..errors import PlanError, UsageError
-from ..planner.plan import Plan
-from ..report import make_console
+from ..errors import UsageError
+from ..report import make_console, paragraphs
+from ..report.against import bytes_a_token
 from ..report.diff import GraphDiff, compare_plans, plans_text
 from ..report.diff.text import CONTEXT
-from .options import MODEL_HELP, json_option, rules_option, working
-
-
-class Sizes(click.ParamType[tuple[int, ...]]):
-    """Numbers with commas between them: `2,4,8`."""
-
-    name = "sizes"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            return tuple(int(part) for part in str(value).split(","))
-        except ValueError:
-            self.fail(f"{value!r} is no list of numbers of ranks; write it as 2,4,8", param, ctx)
+from ..study import Study
+from .options import MODEL_HELP, Sizes, json_option, read_plan, rules_option, working
 
 
 def _file(flag: str, words: str) -> Callable[[Any], Any]:
@@ -41,6 +28,7 @@ def _file(flag: str, words: str) -> Callable[[Any], Any]:
 @click.option("--tp", type=int, metavar="N", help="Number of tensor-parallel ranks.")
 @click.option("--compare", type=Sizes(), metavar="N,N", default=(), help="Further numbers of ranks, shown beside it.")
 @click.option("--plan", "plan_file", type=click.Path(path_type=Path), metavar="FILE", help="The plan to show.")
+@click.option("--against", metavar="tp_plan|FILE", help="Compare with transformers' own plan, or one in a file.")
 @click.option("--unit", metavar="PATH", help="Only the unit at a path, or those that match a pattern.")
 @click.option("--context", default=CONTEXT, show_default=True, metavar="K", help="Unchanged steps around changed ones.")
 @click.option("--full", is_flag=True, help="Fold nothing: one line for every node.")
@@ -55,6 +43,7 @@ def diff_command(
     tp: int | None,
     compare: tuple[int, ...],
     plan_file: Path | None,
+    against: str | None,
     unit: str | None,
     context: int,
     full: bool,
@@ -73,8 +62,16 @@ def diff_command(
       autotp diff ./checkpoint --tp 8 --compare 2,4 --html diff.html
       autotp diff gpt2 --tp 2 --plan edited.json --svg diff.svg
       autotp diff gpt2 --tp 2 --json | jq '.diffs[].units[].axes'
+      autotp diff phi3 --tp 4 --against tp_plan
       autotp diff plan_a.json plan_b.json
     """
+    if against is not None:
+        if other is not None or compare or unit or html or dot or svg or tp is None:
+            raise UsageError(
+                "--against compares two ways to cut one model: give MODEL and --tp N, and only --plan or --json besides"
+            )
+        show_against(source, tp, against, plan_file, rules, as_json)
+        return
     if other is not None:
         if tp is not None or compare or plan_file or unit or html or dot or svg:
             raise UsageError("two plans are compared as they are: give PLAN_A and PLAN_B, and --json if you want JSON")
@@ -98,6 +95,23 @@ def diff_command(
         show(found, context, full)
 
 
+def show_against(
+    source: str, tp: int, against: str, plan_file: Path | None, rules: tuple[Path, ...], as_json: bool
+) -> None:
+    """Print what transformers does otherwise, or would where it has no plan."""
+    with working(f"comparing {source} with {against}"):
+        study = Study(source, rules=rules)
+        plan = study.read(read_plan(plan_file, "--plan")) if plan_file is not None else study.plan(tp)
+        other, name = study.against(plan, against)
+    difference = compare_plans(plan, other)
+    if as_json:
+        click.echo(difference.to_json(), nl=False)
+        return
+    if name == "layer by layer":
+        click.echo(f"transformers has no plan for {source}: compared with its styles for the same layers", err=True)
+    make_console().print(paragraphs((bytes_a_token(plan, other, name), plans_text(difference, ("autotp", name)))))
+
+
 def show(found: GraphDiff, context: int, full: bool) -> None:
     """Print the difference."""
     make_console().print(found.renderable(context, full))
@@ -111,14 +125,6 @@ def show_plans(first: Path, second: Path, as_json: bool) -> None:
         return
     names = (first.name, second.name) if first.name != second.name else (str(first), str(second))
     make_console().print(plans_text(difference, names))
-
-
-def read_plan(path: Path, what: str) -> Plan:
-    """Read a plan. Raises PlanError if that is impossible."""
-    try:
-        return Plan.load(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"cannot read {what} {path}: {error}") from error
 
 
 def write(path: Path, flag: str, text: str) -> None:

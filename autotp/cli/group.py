@@ -12,10 +12,14 @@ import transformers
 from .. import __version__
 from ..errors import AutotpError, RankError
 from ..runtime.launch import RankTraceback
+from .advise import advise_command
+from .completion import completion_command
 from .demo import demo_command
 from .diff import diff_command
+from .export import export_command
 from .generate import generate_command
 from .merge import merge_command
+from .options import no_color
 from .plan import plan_command
 from .shard import shard_command
 from .verify import verify_command
@@ -73,7 +77,10 @@ def main(context: click.Context) -> None:
     Examples:
       autotp plan llama --tp 8            what would be cut, and what it costs
       autotp plan ./checkpoint --tp 4     the same for a folder with a config.json
+      autotp advise llama --hardware h100-nvlink-8 --tokens 65536 --batch 16
+                                          how many ranks, and how many replicas around them
       autotp diff llama --tp 4 --html diff.html     what happens to every graph
+      autotp export llama --tp 4 --to tp_plan     the plan in the words of another system
       autotp verify gpt2 --tp 2           cut model against whole model, all ranks in one process
       autotp generate ./checkpoint --tp 2 --prompt "Once"
                                           text from two ranks on this machine
@@ -84,9 +91,15 @@ def main(context: click.Context) -> None:
 
 
 main.add_command(plan_command)
+main.add_command(advise_command)
 main.add_command(diff_command)
+main.add_command(export_command)
 main.add_command(verify_command)
 main.add_command(generate_command)
 main.add_command(demo_command)
 main.add_command(shard_command)
 main.add_command(merge_command)
+main.add_command(completion_command)
+main.params.append(no_color())
+for _command in main.commands.values():
+    _command.params.append(no_color())

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import click
+from click.shell_completion import CompletionItem
 from rich.console import Console
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from ..errors import PlanError
+from ..planner.cost import DEFAULT_HARDWARE, Workload, hardware_presets
+from ..planner.plan import Plan
 
 MODEL_HELP = "MODEL is a folder, a config.json, a model id in the local cache, or a type such as llama or gpt2."
 
-model_argument = click.argument("model")
+
+def complete_model(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """What a MODEL may begin with: known types, and files."""
+    kinds = [CompletionItem(kind) for kind in sorted(CONFIG_MAPPING.keys()) if kind.startswith(incomplete)]
+    return [*kinds, CompletionItem(incomplete, type="file")]
+
+
+def complete_hardware(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of known nodes."""
+    return [CompletionItem(name) for name in hardware_presets() if name.startswith(incomplete)]
+
+
+model_argument = click.argument("model", shell_complete=complete_model)
 tp_option = click.option("--tp", type=int, required=True, metavar="N", help="Number of tensor-parallel ranks.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else, on standard output.")
 rules_option = click.option(
@@ -21,6 +40,62 @@ rules_option = click.option(
     metavar="DIR",
     help="A folder with rules of your own; may be repeated.",
 )
+
+hardware_option = click.option(
+    "--hardware",
+    default=DEFAULT_HARDWARE,
+    show_default=True,
+    metavar="NAME",
+    shell_complete=complete_hardware,
+    help=f"The node to reckon with: {', '.join(hardware_presets())}.",
+)
+tokens_option = click.option(
+    "--tokens", default=Workload.tokens, show_default=True, metavar="T", help="Tokens of one step."
+)
+batch_option = click.option(
+    "--batch", default=1, show_default=True, metavar="B", help="Sequences that these tokens are, of equal length."
+)
+
+
+class Sizes(click.ParamType[tuple[int, ...]]):
+    """Numbers with commas between them: `2,4,8`."""
+
+    name = "sizes"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(int(part) for part in str(value).split(","))
+        except ValueError:
+            self.fail(f"{value!r} is no list of numbers of ranks; write it as 2,4,8", param, ctx)
+
+
+def read_plan(path: Path, what: str) -> Plan:
+    """Read a plan. Raises PlanError if that is impossible."""
+    try:
+        return Plan.load(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"cannot read {what} {path}: {error}") from error
+
+
+def _plain(context: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        before = os.environ.get("NO_COLOR")
+        os.environ["NO_COLOR"] = "1"
+        context.call_on_close(lambda: os.environ.pop("NO_COLOR") if before is None else None)
+
+
+def no_color() -> click.Option:
+    """The option that every command takes, beside the variable NO_COLOR."""
+    return click.Option(
+        ["--no-color"],
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        callback=_plain,
+        help="No colour; also NO_COLOR=1.",
+    )
 
 
 @contextmanager

@@ -120,6 +120,12 @@ def example_inputs(model: nn.Module, batch: int, sequence: int) -> dict[str, Any
     return inputs
 
 
+def cached_inputs(model: nn.Module) -> list[dict[str, Any]]:
+    """The example inputs of calls that keep a cache, for a model that takes one."""
+    calls = [example_inputs(model, *sizes) for sizes in EXAMPLE_SIZES]
+    return [{**call, "use_cache": True} if "use_cache" in call else call for call in calls]
+
+
 def _main_input(model: Any, batch: int, sequence: int) -> torch.Tensor:
     name, config = model.main_input_name, model.config
     if name == "input_ids":

@@ -1,7 +1,8 @@
-"""What a collective costs: ring formula for the bytes on the wire, latency per call.
+"""What a collective costs: bytes on the wire and latency of a ring, or of a tree where that is faster.
 
-An all-reduce of B bytes over n ranks moves 2(n-1)/n B over every link, an all-gather or reduce-scatter of a whole of B
-bytes (n-1)/n B (Patarasuk and Yuan, 2009).
+Over n ranks, an all-reduce of B bytes in a ring takes 2(n-1) steps and sends 2(n-1)/n B (Patarasuk and Yuan, 2009), an
+all-gather or reduce-scatter of a whole of B bytes half of both. An all-reduce over two trees at once takes 2 log2(n)
+steps and sends 2B (Sanders, Speck and Träff, 2009). docs/cost.md has the whole model and the sources of its numbers.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ RING = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0}
 
 @dataclass(frozen=True)
 class Hardware:
-    """One node: rates in units of the rule file's field names."""
+    """One node: rates in units of the rule file's field names. `latency_us` is that of a call, `hop_us` of each of its steps;
+    `source` says where the numbers are from."""
 
     name: str
     gpus: int
@@ -33,16 +35,24 @@ class Hardware:
     memory_gbps: float
     link_gbps: float
     latency_us: float
+    hop_us: float = 0.0
+    source: str = ""
 
     def seconds(self, kind: str, size: float, ranks: int) -> float:
-        """Time of one collective of `size` bytes over so many ranks."""
+        """Time of one collective of `size` bytes over so many ranks, by the faster algorithm."""
         if ranks == 1:
             return 0.0
-        return self.latency_us * 1e-6 + wire_bytes(kind, size, ranks) / (self.link_gbps * 1e9)
+        ring = self._time(RING[kind] * (ranks - 1), wire_bytes(kind, size, ranks))
+        if kind != "all_reduce":
+            return ring
+        return min(ring, self._time(2 * math.ceil(math.log2(ranks)), 2 * size))
+
+    def _time(self, steps: float, sent: float) -> float:
+        return (self.latency_us + steps * self.hop_us) * 1e-6 + sent / (self.link_gbps * 1e9)
 
 
 def wire_bytes(kind: str, size: float, ranks: int) -> float:
-    """Bytes every rank sends for one collective on a whole value of `size` bytes."""
+    """Bytes every rank sends for one collective on a whole value of `size` bytes, in a ring."""
     return RING[kind] * (ranks - 1) / ranks * size
 
 
@@ -94,8 +104,11 @@ class Sizing:
 
     def elements(self, value: torch.Tensor) -> sympy.Expr:
         """Number of elements of a traced value as a formula."""
-        sizes = [size if isinstance(size, int) else size.node.expr.xreplace(self.letters) for size in value.shape]
-        return sympy.expand(sympy.Mul(*sizes))
+        return sympy.expand(sympy.Mul(*map(self.expression, value.shape)))
+
+    def expression(self, size: int | torch.SymInt) -> sympy.Expr:
+        """One size as a number or a formula."""
+        return sympy.Integer(size) if isinstance(size, int) else size.node.expr.xreplace(self.letters)
 
     def number(self, elements: sympy.Expr) -> float:
         """The formula at the workload: one sequence of its tokens."""

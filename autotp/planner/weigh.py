@@ -55,7 +55,7 @@ class Weigher:
         scattered = {scatter.node: scatter.over for scatter in placement.backward.scatters}
         for node, over in flow.reduces().items():
             yield self._one(
-                "all_reduce", "forward", "activation", node, over, self._local(flow, node, facts[node].dims)
+                "all_reduce", "forward", "activation", node, over, self.local_elements(flow, node, facts[node].dims)
             )
         for node, axes in flow.gathers.items():
             over = factors_in(axes, flow.cuts)
@@ -72,10 +72,10 @@ class Weigher:
                     yield self._one(kind, "backward", "activation", node, scattered[node], size)
         for enter in placement.backward.enters:
             of = "parameter" if is_parameter(enter.node) else "activation"
-            local = self._local(flow, enter.node, facts[enter.node].dims)
+            local = self.local_elements(flow, enter.node, facts[enter.node].dims)
             yield self._one("all_reduce", "backward", of, enter.node, enter.over, local)
         for part in placement.backward.part_sums:
-            local = self._local(flow, part.node, facts[part.node].dims)
+            local = self.local_elements(flow, part.node, facts[part.node].dims)
             share = layout_of(facts[part.node].dims[part.dim], flow.cuts).local_size
             elements = local * sympy.Rational(len(part.positions), share)
             yield self._one("all_reduce", "backward", "parameter", part.node, part.over, elements)
@@ -88,14 +88,14 @@ class Weigher:
         size = wire_bytes(kind, self.sizing.number(elements) * self.workload.element_bytes, ranks)
         return Collective(kind, phase, of, node.name, factors, elements, size, self._seconds(kind, elements, ranks))
 
-    def _local(self, flow: Flow, node: torch.fx.Node, dims: tuple[Term, ...]) -> sympy.Expr:
-        """Elements of a value on one rank."""
+    def local_elements(self, flow: Flow, node: torch.fx.Node, dims: tuple[Term, ...]) -> sympy.Expr:
+        """Elements of a value on one rank, as a formula."""
         return self._scaled(node, dims, {axis: flow.cuts[axis] for axis in flow.held[node]})
 
     def _gathered(self, flow: Flow, node: torch.fx.Node, dims: tuple[Term, ...]) -> sympy.Expr:
         """Elements of a value that is put together from all ranks' slices, padding included."""
         cuts: dict[Axis, object] = {axis: flow.cuts[axis] for axis in flow.gathers[node]}
-        return self._local(flow, node, dims) * math.prod(parts_of(flow.cuts[axis].over) for axis in cuts)
+        return self.local_elements(flow, node, dims) * math.prod(parts_of(flow.cuts[axis].over) for axis in cuts)
 
     def _scaled(self, node: torch.fx.Node, dims: tuple[Term, ...], cuts: Cuts) -> sympy.Expr:
         elements = self.sizing.elements(node.meta["val"])

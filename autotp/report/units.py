@@ -1,4 +1,4 @@
-"""A plan unit by unit: how each parameter is cut, which collectives run and why they are that large."""
+"""A plan unit by unit: which collectives run, on what, and how large they are."""
 
 from __future__ import annotations
 
@@ -8,29 +8,12 @@ from rich.table import Table
 
 from ..planner.plan import ParameterPlan, Plan, UnitPlan
 from .summary import kind_name
-from .text import add_row, byte_size, dims, duration, fold, make_table, place_of
+from .text import add_row, byte_size, duration, fold, make_table, place_of
 
 
 def plan_units(plan: Plan) -> list[Table]:
-    """The tables of all units in which something is cut; equal units share theirs."""
-    parts = []
-    for unit in plan.units:
-        if unit.layouts() or unit.collectives:
-            parts.append(_parameters(unit))
-        if unit.collectives:
-            parts.append(_collectives(unit))
-    return parts
-
-
-def _parameters(unit: UnitPlan) -> Table:
-    equal = f", {len(unit.instances)} equal units" if len(unit.instances) > 1 else ""
-    columns = ("parameter", "placement", "whole", "on a rank", "layouts", "rule")
-    table = make_table(columns, title=place_of(unit.instances) + equal)
-    for name, parameter in folded(unit.parameters):
-        local = "=" if parameter.placement == "replicated" else dims(parameter.local_shape)
-        layouts = "" if parameter.placement == "replicated" else ", ".join(parameter.layouts)
-        add_row(table, (name, parameter.placement, dims(parameter.shape), local, layouts, parameter.rule))
-    return table
+    """The collectives of every unit that has some; equal units share theirs."""
+    return [_collectives(unit) for unit in plan.units if unit.collectives]
 
 
 def folded(parameters: Iterable[ParameterPlan]) -> list[tuple[str, ParameterPlan]]:
@@ -44,7 +27,8 @@ def folded(parameters: Iterable[ParameterPlan]) -> list[tuple[str, ParameterPlan
 
 def _collectives(unit: UnitPlan) -> Table:
     columns = ("collective", "phase", "of", "node", ">ranks", "elements", ">wire bytes", ">time", ">in a step")
-    table = make_table(columns)
+    equal = f", {len(unit.instances)} equal units" if len(unit.instances) > 1 else ""
+    table = make_table(columns, title=place_of(unit.instances) + equal)
     for c in unit.collectives:
         price = byte_size(c.wire_bytes), duration(c.seconds)
         add_row(table, (kind_name(c.kind), c.phase, c.of, c.node, c.ranks, c.elements, *price, len(unit.instances)))

@@ -37,10 +37,10 @@ def test_plan_shows_what_is_cut_and_what_is_not(gpt2: Path) -> None:
     found = rows(result.stdout)
     assert ["model", "GPT2LMHeadModel"] in found
     assert ["transformer.h.{0..1}, 2 equal units"] in found
-    assert ["mlp.c_fc.weight", "column", "64 × 256", "64 × 128", "64, 256/2@1", "mlp"] in found
-    assert ["mlp.c_proj.weight", "row", "256 × 64", "128 × 64", "256/2@1, 64", "mlp"] in found
-    assert ["ln_1.weight", "replicated", "64", "="] in found
-    assert ["transformer.h.{0..1}", "2", "2 all-reduce", "2 all-reduce", "-", "2 MiB", "44.7 µs"] in found
+    assert ["│", "├─ h.{0..1}"] in found
+    assert ["│", "│", "│", "├─ weight", "column", "64 × 256", "64 × 128", "64, 256/2@1", "mlp"] in found
+    assert ["│", "│", "├─ weight", "row", "256 × 64", "128 × 64", "256/2@1, 64", "mlp"] in found
+    assert ["transformer.h.{0..1}", "2", "2 all-reduce", "2 all-reduce", "-", "2 MiB", "35.9 µs"] in found
     assert any(row[0] == "transformer.ln_f.weight" and "no unit" in row[-1] for row in found if row)
 
 

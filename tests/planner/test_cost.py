@@ -41,6 +41,20 @@ def test_time_is_latency_and_bytes_over_bandwidth() -> None:
     assert NODE.seconds("all_reduce", 0, 2) == pytest.approx(5e-6)
 
 
+STEPS = Hardware("node", 8, tflops_bf16=1, memory_gib=1, memory_gbps=1, link_gbps=100, latency_us=5, hop_us=2)
+
+
+def test_every_step_of_a_ring_takes_its_time() -> None:
+    assert STEPS.seconds("all_gather", 8e9, 8) == pytest.approx((5 + 7 * 2) * 1e-6 + 7e9 / 100e9)
+    assert STEPS.seconds("reduce_scatter", 8e9, 8) == pytest.approx((5 + 7 * 2) * 1e-6 + 7e9 / 100e9)
+    assert STEPS.seconds("all_reduce", 8e9, 8) == pytest.approx((5 + 14 * 2) * 1e-6 + 14e9 / 100e9)
+
+
+def test_a_small_all_reduce_goes_over_trees() -> None:
+    assert STEPS.seconds("all_reduce", 1000, 8) == pytest.approx((5 + 2 * 3 * 2) * 1e-6 + 2000 / 100e9)
+    assert STEPS.seconds("all_reduce", 1000, 2) == pytest.approx((5 + 2 * 2) * 1e-6 + 1000 / 100e9)
+
+
 def test_a_single_rank_pays_nothing() -> None:
     assert NODE.seconds("all_reduce", 1e9, 1) == 0
 
@@ -50,6 +64,7 @@ def test_every_preset_is_a_node() -> None:
     assert len(presets) >= 4
     for name, node in presets.items():
         assert node.name == name
+        assert node.source
         assert min(node.gpus, node.tflops_bf16, node.memory_gib, node.memory_gbps, node.link_gbps, node.latency_us) > 0
 
 
@@ -69,7 +84,11 @@ def test_a_plan_prices_its_collectives() -> None:
             assert collective.elements == f"{hidden}·b·s"
             size = hidden * 1000 * plan.element_bytes
             assert collective.wire_bytes == pytest.approx(2 * 3 / 4 * size)
-            assert collective.seconds == pytest.approx(node.latency_us * 1e-6 + 1.5 * size / (node.link_gbps * 1e9))
+            latency = node.latency_us + 2 * 2 * node.hop_us  # a tree of four
+            ring = node.latency_us + 2 * 3 * node.hop_us
+            rate = node.link_gbps * 1e9
+            fastest = min(latency * 1e-6 + 2 * size / rate, ring * 1e-6 + 1.5 * size / rate)
+            assert collective.seconds == pytest.approx(fastest)
     assert [c.phase for c in unit.collectives if c.of == "activation"].count("forward") == 2
 
 

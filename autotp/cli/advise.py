@@ -1,0 +1,66 @@
+"""`autotp advise`: how to use a node for a model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from ..errors import UsageError
+from ..planner.advise import SERVE, TRAIN, advise
+from ..planner.estimate import Estimate
+from ..planner.plan import Plan
+from ..report import make_console
+from ..report.advice import advice_data, advice_text
+from ..study import Study
+from .options import (
+    MODEL_HELP,
+    batch_option,
+    hardware_option,
+    json_option,
+    model_argument,
+    rules_option,
+    tokens_option,
+    working,
+)
+
+
+@click.command("advise", epilog=MODEL_HELP)
+@model_argument
+@hardware_option
+@tokens_option
+@batch_option
+@click.option(
+    "--train", "purpose", flag_value=TRAIN, default=True, help="For training steps on these tokens (default)."
+)
+@click.option("--serve", "purpose", flag_value=SERVE, help="For writing a token of every sequence at a time.")
+@rules_option
+@json_option
+def advise_command(
+    model: str, hardware: str, tokens: int, batch: int, purpose: str, rules: tuple[Path, ...], as_json: bool
+) -> None:
+    """Recommend how many ranks to cut MODEL over on one node, and how many replicas to run around that.
+
+    \b
+    Examples:
+      autotp advise llama --hardware h100-nvlink-8 --tokens 65536 --batch 16
+      autotp advise llama --hardware l4-pcie-4 --tokens 8192 --batch 4 --serve
+      autotp advise ./checkpoint --serve --json | jq .best
+    """
+    if tokens < 1:
+        raise UsageError(f"--tokens must be at least 1, not {tokens}")
+    if batch < 1 or tokens % batch:
+        raise UsageError(f"{tokens} tokens cannot be {batch} sequences of equal length")
+    with working(f"planning {model} for every size of {hardware}"):
+        study = Study(model, hardware_name=hardware, tokens=tokens // batch, rules=rules)
+
+        def made(tp: int, sequences: int) -> tuple[Plan, Estimate]:
+            plan = study.plan(tp)
+            return plan, study.estimate_of(plan, sequences, tokens // batch)
+
+        advice = advise(made, study.machine, purpose, tokens, batch)
+    if as_json:
+        click.echo(json.dumps(advice_data(advice), indent=2, ensure_ascii=False))
+    else:
+        make_console().print(advice_text(advice))

@@ -1,0 +1,168 @@
+"""What a plan means for one rank at a batch and a sequence: memory, and time of computing and of communicating.
+
+Times are lower bounds: arithmetic at the peak rate or weights at the memory's, whichever takes longer, unit by unit, and
+collectives at the link's rate, one after the other. Nothing overlaps, so the share of communication is an upper bound of
+what it costs where it can be hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .cost import Hardware, wire_bytes
+from .formula import evaluate, sizes
+from .plan import CollectivePlan, Plan, UnitPlan
+from .work import Work
+
+OPTIMIZER_BYTES = 12  # AdamW in mixed precision: a float32 copy of the weight and two float32 moments
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on one rank. Activations are what the backward needs; the cache is full: every position of every sequence."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+    cache: float
+
+    @property
+    def training(self) -> float:
+        return self.weights + self.gradients + self.optimizer + self.activations
+
+    @property
+    def serving(self) -> float:
+        return self.weights + self.cache
+
+
+@dataclass(frozen=True)
+class Time:
+    """Seconds of one phase on one rank."""
+
+    compute: float
+    communication: float
+
+    @property
+    def total(self) -> float:
+        return self.compute + self.communication
+
+    @property
+    def share(self) -> float:
+        """Communication as a fraction of the whole."""
+        return self.communication / self.total if self.total else 0.0
+
+    def __add__(self, other: Time) -> Time:
+        return Time(self.compute + other.compute, self.communication + other.communication)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes that a rank sends for one unit: a token forward, a token backward, and a step for shared parameters."""
+
+    instances: tuple[str, ...]
+    forward: float
+    backward: float
+    parameters: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A plan at `batch` sequences of `sequence` tokens. `token` is the time of writing one more token of every sequence.
+
+    `unknown` names units whose work is not known, with the reason: their activations and time are missing.
+    """
+
+    tp: int
+    batch: int
+    sequence: int
+    hardware: str
+    available: float
+    memory: Memory
+    forward: Time
+    backward: Time
+    token: Time
+    traffic: tuple[Traffic, ...]
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def step(self) -> Time:
+        return self.forward + self.backward
+
+    @property
+    def tokens(self) -> int:
+        return self.batch * self.sequence
+
+
+def estimate(
+    plan: Plan,
+    works: Mapping[UnitPlan, Work],
+    machine: Hardware,
+    batch: int,
+    sequence: int,
+    unknown: tuple[str, ...] = (),
+) -> Estimate:
+    """What a plan means for a rank. `works` may lack units; they count with their weights only."""
+    meter = _Meter(plan, works, machine)
+    all_at_once, one_more = sizes(batch, sequence), sizes(batch, 1, sequence)
+    weights = plan.elements()[1] * plan.element_bytes
+    optimizer = plan.elements()[1] * (OPTIMIZER_BYTES if plan.element_bytes < 4 else OPTIMIZER_BYTES - 4)
+    memory = Memory(weights, weights, optimizer, meter.saved(all_at_once), meter.cached(all_at_once))
+    return Estimate(
+        tp=plan.tp,
+        batch=batch,
+        sequence=sequence,
+        hardware=machine.name,
+        available=machine.memory_gib * GIB,
+        memory=memory,
+        forward=meter.time("forward", all_at_once),
+        backward=meter.time("backward", all_at_once),
+        token=meter.time("forward", one_more, memory.cache),
+        traffic=tuple(_traffic(unit, plan, all_at_once, batch * sequence) for unit in plan.units if unit.collectives),
+        unknown=unknown,
+    )
+
+
+class _Meter:
+    """Sums over all units of a plan; a unit counts as often as it occurs."""
+
+    def __init__(self, plan: Plan, works: Mapping[UnitPlan, Work], machine: Hardware) -> None:
+        self.plan, self.works, self.machine = plan, works, machine
+
+    def saved(self, values: dict[str, float]) -> float:
+        return sum(len(unit.instances) * Work.number(work.saved, values) for unit, work in self.works.items())
+
+    def cached(self, values: dict[str, float]) -> float:
+        return sum(len(unit.instances) * Work.number(work.cached, values) for unit, work in self.works.items())
+
+    def time(self, phase: str, values: dict[str, float], read: float = 0.0) -> Time:
+        """Time of one phase; `read` bytes are read beside the weights."""
+        compute = read / (self.machine.memory_gbps * 1e9)
+        communication = 0.0
+        for unit in self.plan.units:
+            compute += len(unit.instances) * self._compute(unit, phase, values)
+            own = [c for c in unit.collectives if c.phase == phase]
+            communication += len(unit.instances) * sum(self._seconds(c, values) for c in own)
+        return Time(compute, communication)
+
+    def _compute(self, unit: UnitPlan, phase: str, values: dict[str, float]) -> float:
+        """The backward computes two gradients for each product, and reads the weights as often."""
+        times = 1 if phase == "forward" else 2
+        weights = sum(p.local_elements for p in unit.parameters if p.placement != "vocabulary")
+        flops = Work.number(self.works[unit].flops, values) if unit in self.works else 0.0
+        reading = weights * self.plan.element_bytes / (self.machine.memory_gbps * 1e9)
+        return times * max(flops / (self.machine.tflops_bf16 * 1e12), reading)
+
+    def _seconds(self, collective: CollectivePlan, values: Mapping[str, float]) -> float:
+        size = evaluate(collective.elements, values) * self.plan.element_bytes
+        return self.machine.seconds(collective.kind, size, collective.ranks)
+
+
+def _traffic(unit: UnitPlan, plan: Plan, values: Mapping[str, float], tokens: int) -> Traffic:
+    found = dict.fromkeys(("forward", "backward", "parameter"), 0.0)
+    for c in unit.collectives:
+        size = evaluate(c.elements, values) * plan.element_bytes
+        found["parameter" if c.of == "parameter" else c.phase] += wire_bytes(c.kind, size, c.ranks)
+    return Traffic(unit.instances, found["forward"] / tokens, found["backward"] / tokens, found["parameter"])

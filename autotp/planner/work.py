@@ -1,0 +1,175 @@
+"""What a rank computes and keeps of one unit, read off its placed graph: operations, saved values, cached values.
+
+Operations: two for every multiplication of a contraction and of attention, whose cores count every pair of a query and a
+key. Saved values: what the derivative of each operator needs, as its fact says. Where the operator is linear in an
+operand, that operand's gradient needs the others; where it is not, it needs them all. A view is kept as what it views.
+Parameters count as weights, and inputs that need no gradient (masks, rotary tables) are shared by all units.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import sympy
+import torch
+
+from ..axes.call import operator_name
+from ..axes.facts import Fact
+from ..axes.infer import infer
+from ..axes.layout import layout_of
+from ..axes.rules import operator_rules
+from ..axes.term import Dims, axes_of
+from ..capture.trace import Traced
+from ..chains.collect import mark_collected
+from ..placement.impose import impose
+from ..placement.place import Placement, place
+from .cost import Hardware, Workload
+from .plan import UnitPlan
+from .weigh import Weigher
+
+# Operators whose derivative is written with their result, so that the operand need not be kept.
+_BY_RESULT = frozenset(
+    f"aten.{name}" for name in "softmax _softmax log_softmax tanh sigmoid exp rsqrt sqrt relu relu_ reciprocal".split()
+)
+
+
+@dataclass(frozen=True)
+class Work:
+    """One unit on one rank, as formulas in b, s and the length of the keys: operations of a forward, bytes kept for the
+    backward, bytes that its cache keeps."""
+
+    flops: sympy.Expr
+    saved: sympy.Expr
+    cached: sympy.Expr
+
+    @staticmethod
+    def number(formula: sympy.Expr, values: dict[str, float]) -> float:
+        """A formula at some sizes."""
+        return float(formula.xreplace({symbol: values[symbol.name] for symbol in formula.free_symbols}))
+
+
+def work_of(plan: UnitPlan, traced: Traced, machine: Hardware, workload: Workload, rules: tuple[Path, ...]) -> Work:
+    """The work of a unit whose parameters have a plan's layouts. Raises UnsoundPlanError for layouts that cannot be."""
+    graph = traced.graph
+    if plan.collected:
+        mark_collected(graph, plan.collected)
+    typing = infer(graph, operator_rules(rules))
+    cuts = impose(graph, typing, plan.layouts())
+    weigher = Weigher(graph, machine, workload)
+    return _Counter(place(graph, typing, cuts, weigher.price, traced.unread), weigher).work()
+
+
+class _Counter:
+    def __init__(self, placement: Placement, weigher: Weigher) -> None:
+        self.flow, self.facts, self.weigher = placement.flow, placement.typed.facts, weigher
+        self.nodes = [node for node in placement.typed.graph.nodes if node in self.facts]
+
+    def work(self) -> Work:
+        saved = dict.fromkeys(base for node in self.nodes for base in map(_base, self._saved(node)))
+        kept = [node for node in saved if self._counts(node)]
+        return Work(
+            flops=sympy.Add(*map(self._flops, self.nodes)),
+            saved=sympy.Add(*map(self._bytes, kept)),
+            cached=sympy.Add(*map(self._bytes, self._cached())),
+        )
+
+    def _local(self, node: torch.fx.Node) -> sympy.Expr:
+        """Elements of a value on this rank; all results of an operator with several."""
+        value, outputs = node.meta["val"], self.facts[node].outputs
+        if isinstance(value, torch.Tensor):
+            return self.weigher.local_elements(self.flow, node, outputs[0])
+        parts = (
+            self.weigher.sizing.elements(part) * self._share(node, dims)
+            for part, dims in zip(value, outputs, strict=True)
+            if isinstance(part, torch.Tensor)
+        )
+        return sympy.Add(*parts)
+
+    def _share(self, node: torch.fx.Node, dims: Dims) -> sympy.Rational:
+        layouts = [layout_of(term, {axis: self.flow.cuts[axis] for axis in self.flow.held[node]}) for term in dims]
+        return sympy.Rational(math.prod(x.local_size for x in layouts), math.prod(x.size for x in layouts))
+
+    def _bytes(self, node: torch.fx.Node) -> sympy.Expr:
+        return self._local(node) * self._element_bytes(node)
+
+    def _element_bytes(self, node: torch.fx.Node) -> int:
+        value = node.meta["val"]
+        first = value if isinstance(value, torch.Tensor) else next(v for v in value if isinstance(v, torch.Tensor))
+        return first.element_size()
+
+    def _flops(self, node: torch.fx.Node) -> sympy.Expr:
+        fact = self.facts[node]
+        if fact.attends:
+            query, key = fact.operands[:2]
+            keys = self._size(key.meta["val"].shape[-2])
+            return 2 * keys * (self._local(query) + self._local(node))
+        if len(fact.operands) < 2 or fact.looks_up or fact.collects or "opaque" in node.meta:
+            return sympy.Integer(0)
+        return 2 * self._local(node) * self._contracted(fact) if fact.contracts else sympy.Integer(0)
+
+    def _contracted(self, fact: Fact) -> sympy.Expr:
+        """How many products a rank adds up for every element of a result."""
+        summed = {axis for term in fact.contracts for axis in axes_of(term)}
+        held = frozenset().union(*(self.flow.held[operand] for operand in fact.operands))
+        cuts = {axis: self.flow.cuts[axis] for axis in held}
+        for operand in fact.operands:
+            sizes = [
+                self._size(size) * sympy.Rational(layout_of(term, cuts).local_size, term.size)
+                for size, term in zip(operand.meta["val"].shape, self.facts[operand].dims, strict=True)
+                if set(axes_of(term)) and set(axes_of(term)) <= summed
+            ]
+            if sizes:
+                return sympy.Mul(*sizes)
+        return sympy.Integer(1)
+
+    def _size(self, size: int | torch.SymInt) -> sympy.Expr:
+        return self.weigher.sizing.expression(size)
+
+    def _cached(self) -> Iterator[torch.fx.Node]:
+        """What opaque objects are given to keep: the operands that come back as results, longer than before."""
+        for node in self.nodes:
+            value = node.meta["val"]
+            if "opaque" in node.meta and isinstance(value, (list, tuple)):
+                yield from self.facts[node].operands[: len(value)]
+
+    def _counts(self, node: torch.fx.Node) -> bool:
+        """Returns if a value that is kept is this unit's: no parameter, constant or input that all units share."""
+        if node.op == "get_attr":
+            return False
+        return node.op != "placeholder" or node in self.flow.gradient
+
+    def _saved(self, node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+        """The values that the derivative of one operator reads."""
+        fact = self.facts[node]
+        if node.op != "call_function" or node not in self.flow.gradient or _is_view(node) or "opaque" in node.meta:
+            return
+        if fact.attends:
+            yield from (*fact.operands, node)
+        elif operator_name(node.target) in _BY_RESULT:
+            yield node
+        else:
+            for place, operand in enumerate(fact.operands):
+                if operand in self.flow.gradient:
+                    yield from _needed(place, fact)
+
+
+def _needed(place: int, fact: Fact) -> Iterable[torch.fx.Node]:
+    """The operands that the gradient of one operand reads: those it is not jointly linear with."""
+    together = max((group for group in fact.linear if place in group), key=len, default=frozenset())
+    return [operand for i, operand in enumerate(fact.operands) if i not in together]
+
+
+def _is_view(node: torch.fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return bool(schema and schema.returns and schema.returns[0].alias_info and not schema.is_mutable)
+
+
+def _base(node: torch.fx.Node) -> torch.fx.Node:
+    """What a value is a view or an entry of."""
+    while node.op == "call_function" and node.all_input_nodes and (_is_view(node) or node.target is operator.getitem):
+        node = node.all_input_nodes[0]
+    return node

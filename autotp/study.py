@@ -1,0 +1,121 @@
+"""One model looked at from several sides: plans of several sizes, what they cost, and why they are as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .api import Source, check_size, examples_for, rule_folders
+from .errors import AutotpError, UsageError
+from .huggingface import models, tp_plan
+from .planner.cost import DEFAULT_HARDWARE, Workload, hardware
+from .planner.estimate import Estimate, estimate
+from .planner.make import make_plan
+from .planner.plan import Plan, UnitPlan
+from .planner.settings import apply_settings
+from .planner.survey import Survey, survey
+from .planner.why import Why, why
+from .planner.work import Work, work_of
+from .report.diff import make_diff
+from .report.export import export
+from .rewrite.apply import check_plan
+from .rewrite.unit import skeleton
+
+PRECISION = torch.bfloat16  # of two bytes, as plans count
+
+
+class Study:
+    """A model surveyed once. Needs no weights, no GPU and no process group; the model is left as it is.
+
+    Args:
+        model, hardware, tokens, rules: as for `autotp.plan`.
+        example: as for `autotp.plan`.
+        settings: parts of the model that are left whole, as `{"model.layers.*.mlp": "replicate"}`.
+
+    Raises:
+        UsageError: an argument is wrong. RuleError: a rule file is wrong.
+    """
+
+    def __init__(
+        self,
+        model: Source,
+        *,
+        example: object = None,
+        hardware_name: str = DEFAULT_HARDWARE,
+        tokens: int = Workload.tokens,
+        rules: Sequence[str | Path] = (),
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        self.folders = rule_folders(rules)
+        self.machine, self.workload = hardware(hardware_name, self.folders), Workload(tokens=tokens)
+        self.module, self.example = models.resolve(model), example
+        found = survey(self.module, examples_for(self.module, example), self.folders)
+        self.found = apply_settings(self.module, found, settings or {})
+
+    def plan(self, tp: int) -> Plan:
+        """The best plan for so many ranks."""
+        check_size(tp)
+        return make_plan(self.module, self.found, tp, self.machine, self.workload)
+
+    def read(self, plan: Plan) -> Plan:
+        """An edited plan with the collectives that its layouts need. Raises PlanError or UnsoundPlanError if it is refused."""
+        check_plan(self.module, plan, plan.tp)
+        return make_diff(self.module, self.found, plan, self.folders).plan
+
+    def why(self, plan: Plan, parameter: str) -> Why:
+        """Why one parameter is placed as it is. Raises UsageError naming the nearest parameter for an unknown one."""
+        return why(self.found, plan, parameter, self.machine, self.workload)
+
+    def estimate(self, plan: Plan, batch: int = 1) -> Estimate:
+        """What a plan means for a rank, with the tokens of a step in so many sequences of equal length."""
+        if batch < 1 or self.workload.tokens % batch:
+            raise UsageError(f"{self.workload.tokens} tokens cannot be {batch} sequences of equal length")
+        return self.estimate_of(plan, batch, self.workload.tokens // batch)
+
+    def estimate_of(self, plan: Plan, batch: int, sequence: int) -> Estimate:
+        """What a plan means for a rank at a batch and a sequence."""
+        works, unknown = self._works(plan)
+        return estimate(plan, works, self.machine, batch, sequence, unknown)
+
+    def export(self, plan: Plan, system: str) -> Any:
+        """A plan for another system, as plain data. Raises PlanError for one that it cannot express, with the reason."""
+        check_plan(self.module, plan, plan.tp)
+        diff = make_diff(self.module, self.found, plan, self.folders)
+        return export(self.module, diff, system, examples_for(self.module, self.example))
+
+    def against(self, plan: Plan, other: str | Path) -> tuple[Plan, str]:
+        """What transformers would do instead, and what to call it: with its own styles for this model ("tp_plan"), with
+        those that a person would write where it has none, or with those of a file."""
+        styles, name = tp_plan.own_styles(self.module), "transformers"
+        if str(other) != "tp_plan":
+            styles, name = tp_plan.read_styles(Path(other)), Path(other).name
+        elif not styles:
+            styles, name = tp_plan.layer_styles(plan), "layer by layer"
+        return tp_plan.plan_of_styles(self.module, plan, styles, self.machine), name
+
+    @cached_property
+    def working(self) -> Survey:
+        """The model as it works: in the precision that is planned for, and with a cache where it takes one."""
+        model = skeleton(self.module).to(PRECISION)
+        if self.example is None and models.is_transformers_model(model):
+            found = survey(model, [((), call) for call in models.cached_inputs(model)], self.folders)
+            if not found.failures.keys() - self.found.failures.keys():
+                return found
+        return survey(model, examples_for(model, self.example), self.folders)
+
+    def _works(self, plan: Plan) -> tuple[dict[UnitPlan, Work], tuple[str, ...]]:
+        works, unknown = {}, []
+        shapes = {unit.path: unit.shape for unit in self.working.units}
+        for unit in plan.units:
+            traced = self.working.traced.get(shapes.get(unit.instances[0], -1))
+            try:
+                if traced is None:
+                    raise UsageError("it is not traced")
+                works[unit] = work_of(unit, traced, self.machine, self.workload, self.folders)
+            except AutotpError as error:
+                unknown.append(f"{unit.instances[0] or 'the model'}: {error}")
+        return works, tuple(unknown)

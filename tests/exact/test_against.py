@@ -1,0 +1,150 @@
+"""Plans beside transformers' own: what its styles send is counted on two gloo ranks, and what ours save is asserted."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers.distributed.tensor_parallel import apply_tensor_parallelism
+
+from autotp.cli import main
+from autotp.errors import PlanError, UsageError
+from autotp.huggingface.models import build_model
+from autotp.huggingface.tp_plan import own_styles
+from autotp.planner.cost import wire_bytes
+from autotp.planner.formula import evaluate, sizes
+from autotp.planner.plan import Plan
+from autotp.runtime.launch import run_ranks
+from autotp.study import Study
+from tests.families import FAMILIES
+
+COUNTED = ("llama", "phi3", "gpt_neox", "qwen3")
+BATCH, SEQUENCE = 2, 11
+KINDS = {"all_reduce": "all_reduce", "allreduce_": "all_reduce", "all_gather_into_tensor": "all_gather"}
+
+
+class CountSent(TorchDispatchMode):
+    """Counts the bytes that this rank sends in a ring, by kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented
+        kind = KINDS.get(func.overloadpacket.__name__) if func.namespace in ("_c10d_functional", "c10d") else None
+        if kind is not None:
+            value = args[0][0] if isinstance(args[0], (list, tuple)) else args[0]
+            whole = value.numel() * value.element_size() * (2 if kind == "all_gather" else 1)
+            self.sent[kind] += round(wire_bytes(kind, whole, 2))
+        return func(*args, **(kwargs or {}))
+
+
+def count(names: tuple[str, ...]) -> dict[str, tuple[dict[str, int], dict[str, int]]]:
+    """Bytes that transformers sends forward and backward; runs on a rank."""
+    found = {}
+    for name in names:
+        model = build_model(FAMILIES[name].config(), meta=False).eval()
+        mesh = init_device_mesh("cpu", (2,))
+        model = apply_tensor_parallelism(model, mesh, model._expand_parallel_plan(own_styles(model)))
+        with CountSent() as forward:
+            logits = model(torch.randint(3, 250, (BATCH, SEQUENCE)), use_cache=False).logits
+        with CountSent() as backward:
+            logits.square().sum().backward()
+        found[name] = dict(forward.sent), dict(backward.sent)
+    return found
+
+
+def predicted(plan: Plan, phase: str) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for unit in plan.units:
+        for c in unit.collectives:
+            if c.phase == phase:
+                size = evaluate(c.elements, sizes(BATCH, SEQUENCE)) * 4
+                found[c.kind] += len(unit.instances) * round(wire_bytes(c.kind, size, 2))
+    return dict(found)
+
+
+def test_what_transformers_sends_is_predicted() -> None:
+    for counted in run_ranks(count, 2, COUNTED):
+        for name, (forward, backward) in counted.items():
+            study = Study(FAMILIES[name].config())
+            theirs, _ = study.against(study.plan(2), "tp_plan")
+            assert forward == predicted(theirs, "forward"), name
+            assert backward == predicted(theirs, "backward"), name
+
+
+def block(plan: Plan, phase: str) -> float:
+    """Bytes of activations that the largest group of blocks sends in one phase, for one block."""
+    unit = max(plan.units, key=lambda unit: len(unit.instances))
+    return sum(c.wire_bytes for c in unit.collectives if c.phase == phase and c.of == "activation")
+
+
+# The types' own default sizes: Phi-3 mini, GPT-J 6B, Falcon 7B, Command R.
+PARTS = [
+    ("phi3", 2, 1 / 3),
+    ("phi3", 4, 1 / 3),
+    ("gptj", 2, 1 / 2),
+    ("falcon", 2, 1 / 2),
+    ("cohere", 2, 1 / 2),
+    ("cohere", 4, 1 / 2),
+]
+
+
+@pytest.mark.parametrize(("kind", "tp", "part"), PARTS)
+def test_a_block_sends_a_part_of_what_others_send(kind: str, tp: int, part: float) -> None:
+    study = Study(kind)
+    ours = study.plan(tp)
+    theirs, name = study.against(ours, "tp_plan")
+    assert name == ("transformers" if kind in ("phi3", "cohere") else "layer by layer")
+    assert 0 < block(ours, "forward") <= part * block(theirs, "forward") * (1 + 1e-9)
+    assert block(ours, "backward") < block(theirs, "backward")
+
+
+def run(*arguments: object) -> Any:
+    return CliRunner().invoke(main, list(map(str, arguments)), catch_exceptions=False)
+
+
+def test_the_command_shows_both(tmp_path: Path) -> None:
+    FAMILIES["phi3"].config().save_pretrained(tmp_path)
+    text = run("diff", tmp_path, "--tp", 2, "--against", "tp_plan")
+    assert text.exit_code == 0
+    assert "model.layers.{0..1}, each" in text.stdout
+    data = json.loads(run("diff", tmp_path, "--tp", 2, "--against", "tp_plan", "--json").stdout)
+    kept = {moved["name"] for moved in data["moved"]}
+    assert "model.layers.0.self_attn.qkv_proj.weight" in kept
+    assert "model.layers.0.mlp.down_proj.weight" not in kept
+
+
+def test_a_plan_from_a_file_is_read(tmp_path: Path) -> None:
+    FAMILIES["llama"].config().save_pretrained(tmp_path)
+    styles = {"model.layers.*.mlp.up_proj": "colwise", "model.layers.*.mlp.down_proj": "rowwise"}
+    (tmp_path / "styles.json").write_text(json.dumps(styles))
+    data = json.loads(run("diff", tmp_path, "--tp", 2, "--against", tmp_path / "styles.json", "--json").stdout)
+    assert "model.layers.0.self_attn.q_proj.weight" in {moved["name"] for moved in data["moved"]}
+    (tmp_path / "styles.json").write_text("[]")
+    result = run("diff", tmp_path, "--tp", 2, "--against", tmp_path / "styles.json")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "is no tp_plan" in result.stderr
+
+
+def test_an_unknown_style_is_refused() -> None:
+    study = Study(FAMILIES["llama"].config())
+    model: nn.Module = study.module
+    model._tp_plan = {"model.layers.*.mlp.up_proj": "colwize"}
+    with pytest.raises(
+        PlanError, match="has the style 'colwize', whose collectives are not known; did you mean 'colwise'"
+    ):
+        study.against(study.plan(2), "tp_plan")
+    with pytest.raises(UsageError, match="cannot read --against /nowhere"):
+        study.against(study.plan(2), "/nowhere")
