@@ -118,4 +118,8 @@ class Study:
                 works[unit] = work_of(unit, traced, self.machine, self.workload, self.folders)
             except AutotpError as error:
                 unknown.append(f"{unit.instances[0] or 'the model'}: {error}")
+        matrices = [p for p in plan.outside if len(p.shape) > 1]
+        if matrices:
+            first = matrices[0]
+            unknown.append(f"{len(matrices)} matrices outside of all units, as {first.name}: {first.reason}")
         return works, tuple(unknown)

@@ -79,6 +79,8 @@ def advise(
     for tp in sizes:
         dp = machine.gpus // tp
         plan, estimate = made(tp, -(-batch // dp))
+        if estimate.unknown:
+            raise UsageError(f"no advice for {plan.model}, a part of its work is not known: {estimate.unknown[0]}")
         model = plan.model
         options.append(_option(plan, estimate, machine, purpose, dp))
     fitting = [option for option in options if option.fits]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from rich.table import Table
+from rich.text import Text
 
 from ..planner.estimate import Estimate, Memory, Time
 from .summary import share
 from .text import add_row, byte_size, duration, make_table, number, place_of
 
 
-def plan_estimate(found: Estimate) -> list[Table]:
+def plan_estimate(found: Estimate) -> list[Table | Text]:
     """Memory, bytes a token, and time."""
-    return [_memory(found), *([_traffic(found)] if found.traffic else []), _times(found)]
+    return [_memory(found), *([_traffic(found)] if found.traffic else []), _times(found), *_unknown(found)]
 
 
 def _memory(found: Estimate) -> Table:
@@ -67,9 +68,12 @@ def _times(found: Estimate) -> Table:
         f"one more token of {'the sequence' if found.batch == 1 else 'each sequence'}, after {number(found.sequence)}"
     )
     add_row(table, (after, *_time(found.token)))
-    for reason in found.unknown:
-        add_row(table, (f"not counted: {reason}", "", "", "", ""))
     return table
+
+
+def _unknown(found: Estimate) -> list[Text]:
+    """What the tables leave out."""
+    return [Text("\n".join(f"not counted above: {reason}" for reason in found.unknown))] if found.unknown else []
 
 
 def _time(time: Time) -> tuple[str, ...]:

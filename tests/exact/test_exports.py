@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import re
@@ -24,8 +25,8 @@ from autotp.study import Study
 from tests.families import FAMILIES
 
 LOADED = {
-    "tp_plan": ("llama", "qwen2", "qwen3", "gpt_neox", "cohere", "starcoder2"),
-    "torch": ("llama", "gpt_neox", "cohere", "starcoder2"),
+    "tp_plan": ("llama", "qwen3", "gpt_neox", "cohere"),
+    "torch": ("llama", "gpt_neox", "cohere"),
     "deepspeed": ("llama", "qwen3"),
 }
 WHOLE = {"tp_plan": {}, "torch": {}, "deepspeed": {"model.embed_tokens": "replicate"}}
@@ -38,6 +39,7 @@ def configured(name: str) -> PretrainedConfig:
     return config
 
 
+@functools.cache
 def exported(name: str, system: str, tp: int = 2) -> Any:
     study = Study(configured(name), settings=WHOLE[system])
     return study.export(study.plan(tp), system)

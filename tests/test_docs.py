@@ -1,0 +1,74 @@
+"""The documentation runs: Python blocks, TOML blocks, links, and every command line as far as its options."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from autotp.cli import main
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+# A block that needs ranks, or a checkpoint, is marked `no-run`: it must compile.
+BLOCK = re.compile(r"^```(python|toml)( no-run)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"^ {4}(?:\$ )?autotp (\w+)(.*)$|`autotp (\w+)([^`]*)`", re.MULTILINE)
+
+
+def blocks(kind: str) -> list[tuple[str, str, bool]]:
+    found = [(page, match) for page in PAGES for match in BLOCK.finditer(page.read_text(encoding="utf-8"))]
+    return [(page.name, match[3], bool(match[2])) for page, match in found if match[1] == kind]
+
+
+def test_python_blocks_run(tmp_path: Path) -> None:
+    source = "\n".join(code for _, code, unrun in blocks("python") if not unrun)
+    done = subprocess.run(
+        [sys.executable, "-c", source],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize(("page", "code", "unrun"), blocks("python"))
+def test_python_blocks_compile(page: str, code: str, unrun: bool) -> None:
+    compile(code, page, "exec")
+
+
+@pytest.mark.parametrize(("page", "code", "unrun"), blocks("toml"))
+def test_toml_blocks_are_toml(page: str, code: str, unrun: bool) -> None:
+    assert tomllib.loads(code)
+
+
+def commands() -> list[tuple[str, str, str]]:
+    found = []
+    for page in PAGES:
+        for match in COMMAND.finditer(page.read_text(encoding="utf-8")):
+            name, rest = match[1] or match[3], match[2] if match[1] else match[4]
+            words = re.split(r"\s{2,}| > | \| ", " ".join(rest.split("\n")).strip() if not match[1] else rest.strip())[
+                0
+            ]
+            if name in main.commands and words:
+                found.append((page.name, name, words))
+    return found
+
+
+@pytest.mark.parametrize(("page", "name", "words"), commands())
+def test_commands_take_these_options(page: str, name: str, words: str) -> None:
+    numbers = re.sub(r"\bN\b", "2", words).replace("FILE", "file")
+    main.commands[name].make_context(name, shlex.split(numbers))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), target
