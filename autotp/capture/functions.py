@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.utils import _pytree as pytree
 
-from .handles import check_shapes
+from .calls import check_shapes
 
 # What is done instead of calling: (name of the operator rule, function, function for the result's shapes, args, kwargs).
 Call: TypeAlias = Callable[[str, Callable[..., Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]

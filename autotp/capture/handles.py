@@ -9,15 +9,16 @@ come from running the real method on a copy of the object that holds fake tensor
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
 from ..errors import TraceError
+from .calls import call_opaque, check_opaque, read_number, read_opaque
 from .opaque import (
     CONSTANTS,
     Path,
@@ -248,55 +249,6 @@ def handle_path(value: Any) -> tuple[int, Path] | None:
         return None
     _, handle, path, _ = object.__getattribute__(value, "_stand_in")
     return int(handle), path
-
-
-# The sizes for which alone a program holds, with None where it holds for any.
-Shapes: TypeAlias = tuple[tuple[int | None, ...], ...]
-
-
-def call_opaque(
-    handle: Any, path: Path, args: Collection[Any], kwargs: Mapping[str, Any], shapes: Shapes
-) -> list[torch.Tensor]:
-    """Call a method of a handle for real; returns the tensors of its result. Raises TraceError for other shapes."""
-    return _tensors(type(handle).__name__, follow(handle, path, ())(*args, **kwargs), shapes)
-
-
-def read_opaque(handle: Any, path: Path, shapes: Shapes) -> list[torch.Tensor]:
-    """Read a value from a handle; returns its tensors. Raises TraceError for other shapes, and if one needs a gradient."""
-    tensors = _tensors(type(handle).__name__, follow(handle, path, ()), shapes)
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        # Who put it there is not in this program, so it could not be told to expect parts of a gradient.
-        raise TraceError(f"a value read from a {type(handle).__name__} needs a gradient; detach what is kept there")
-    return tensors
-
-
-def read_number(handle: Any, path: Path) -> int:
-    """Read a number from a handle."""
-    return int(follow(handle, path, ()))
-
-
-def check_opaque(handle: Any, path: Path, expected: Any) -> None:
-    """Raises TraceError unless a constant read from a handle is the one that the program was made for."""
-    found = follow(handle, path, ())
-    if found != expected:
-        raise TraceError(f"a {type(handle).__name__} gave {found!r} to a program for {expected!r}")
-
-
-torch.fx.node.has_side_effect(call_opaque)
-torch.fx.node.has_side_effect(check_opaque)
-
-
-def _tensors(giver: str, result: Any, shapes: Shapes) -> list[torch.Tensor]:
-    tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-    check_shapes(giver, tensors, shapes)
-    return tensors
-
-
-def check_shapes(giver: str, tensors: list[torch.Tensor], shapes: Shapes) -> None:
-    """Raises TraceError unless opaque Python gave tensors of the shapes that the program was made for."""
-    for tensor, shape in zip(tensors, shapes, strict=True):
-        if any(size is not None and size != own for size, own in zip(shape, tensor.shape, strict=True)):
-            raise TraceError(f"a {giver} gave a value of shape {list(tensor.shape)} to a program for {list(shape)}")
 
 
 # The operator that a traced call appears as. Its `token` finds the call again; tokens live only while a trace runs.

@@ -22,27 +22,22 @@ from torch.utils import _pytree as pytree
 
 from ..errors import TraceError
 from .clone import clone
-from .functions import OpaqueFunction, opaque_functions
+from .functions import opaque_functions
 from .handles import (
     OPAQUE,
     OPAQUE_NUMBER,
     HandleGuard,
     HandleRead,
     Handles,
-    OpaqueCall,
     StandIn,
-    call_opaque,
-    check_opaque,
     handle_number,
-    handle_path,
-    pending_call,
-    read_number,
     release,
 )
 from .normalise import normalise
-from .opaque import Path, Position, Widths, follow, operator_value
+from .opaque import Position, Widths, operator_value
+from .replace import Inputs, Replacement, check_later
 from .signature import CallSite, Slot, VaryingDims
-from .symbols import Guards, Symbols, conditions_text, later_check, symbols_of
+from .symbols import Guards, Symbols
 from .units import Unit
 from .whereabouts import keep_modules, noting_modules
 
@@ -254,10 +249,10 @@ class _Tracer:
         for i, node in enumerate(placeholders[len(names) :]):
             node.name = node.target = f"tensor_{i}"
             node.meta["gradient"] = self.inputs[i].requires_grad
-        inputs = _Inputs(graph, self.numbers, len(self.site.handles), len(self.positions))
+        inputs = Inputs(graph, self.numbers, len(self.site.handles), len(self.positions))
         for node in [n for n in graph.nodes if n.target in (OPAQUE, OPAQUE_NUMBER)]:
-            _Replacement(graph, node, inputs).replace()
-        _check_later(graph, self.symbols)
+            Replacement(graph, node, inputs).replace()
+        check_later(graph, self.symbols)
         constants = {
             str(node.target): getattr(traced, str(node.target))
             for node in graph.nodes
@@ -269,20 +264,6 @@ class _Tracer:
         return graph, constants
 
 
-class _Inputs:
-    """Placeholders for constant numbers, handles and positions, after those for tensors."""
-
-    def __init__(self, graph: torch.fx.Graph, numbers: list[Any], handles: int, positions: int) -> None:
-        first = next((node for node in graph.nodes if node.op != "placeholder"), None)
-        assert first is not None
-        with graph.inserting_before(first):
-            for i, number in enumerate(numbers):
-                if not isinstance(number, torch.SymInt):
-                    graph.placeholder(f"number_{i}")
-            self.handles = [graph.placeholder(f"handle_{i}") for i in range(handles)]
-            self.positions = [graph.placeholder(f"position_{i}") for i in range(positions)]
-
-
 def _become_attribute(graph: torch.fx.Graph, node: torch.fx.Node, name: str) -> None:
     if node.users:
         with graph.inserting_before(node):
@@ -290,126 +271,6 @@ def _become_attribute(graph: torch.fx.Graph, node: torch.fx.Node, name: str) -> 
         attribute.meta = dict(node.meta)
         node.replace_all_uses_with(attribute)
     graph.erase_node(node)
-
-
-class _Replacement:
-    """Replaces the node of an opaque call by the Python call it stands for."""
-
-    def __init__(self, graph: torch.fx.Graph, node: torch.fx.Node, inputs: _Inputs) -> None:
-        *operands, token = node.args
-        assert isinstance(token, int)
-        self.graph, self.node, self.inputs = graph, node, inputs
-        self.handles, number = pending_call(token)
-        self.call: OpaqueCall = self.handles.calls[number]
-        # Tensors, then symbolic numbers.
-        self.operands, self.sizes = (iter(pytree.tree_leaves(part)) for part in operands or ((), ()))
-
-    def replace(self) -> None:
-        call, meta = self.call, dict(self.node.meta)
-        with self.graph.inserting_before(self.node):
-            new = self._function() if call.handle is None else self._method(self.inputs.handles[call.handle])
-        if call.target not in (read_number, check_opaque):
-            meta["opaque"] = call.name
-        new.meta = meta
-        self.node.replace_all_uses_with(new)
-        self.graph.erase_node(self.node)
-
-    def _method(self, handle: torch.fx.Node) -> torch.fx.Node:
-        given: tuple[Any, ...] = ()
-        if self.call.target is call_opaque:
-            args, kwargs = pytree.tree_unflatten([self._value(leaf) for leaf in self.call.leaves], self.call.spec)
-            given = (list(args), kwargs)
-        if self.call.target is check_opaque:
-            given = (self.call.bound(),)
-        elif self.call.target is not read_number:
-            given = (*given, self._shapes())
-        return self.graph.call_function(self.call.target, (handle, self._path(self.call.path), *given))
-
-    def _function(self) -> torch.fx.Node:
-        """Constants of the call stay in the target, since a graph cannot hold them all."""
-        leaves, spec = [self._value(leaf) for leaf in self.call.leaves], self.call.spec
-        places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.fx.Node)]
-        constants = [None if isinstance(leaf, torch.fx.Node) else leaf for leaf in leaves]
-        names = [pytree.keystr(path) for path, _ in pytree.tree_flatten_with_path(spec.unflatten(leaves))[0]]
-
-        def fill(values: list[Any]) -> Any:
-            filled = list(constants)
-            for place, value in zip(places, values, strict=True):
-                filled[place] = value
-            return pytree.tree_unflatten(filled, spec)
-
-        target = OpaqueFunction(self.call.name, self.call.target, tuple(names[place] for place in places), fill)
-        return self.graph.call_function(target, (*(leaves[place] for place in places), self._shapes()))
-
-    def _value(self, leaf: Any) -> Any:
-        """An argument of the call as an argument of the node."""
-        if isinstance(leaf, torch.Tensor):
-            return next(self.operands)
-        if isinstance(leaf, Position):
-            return self.inputs.positions[leaf.number]
-        if isinstance(leaf, torch.SymInt):
-            return next(self.sizes)
-        if isinstance(leaf, nn.Module) and id(leaf) in self.handles.paths:
-            return self.graph.create_node("get_attr", self.handles.paths[id(leaf)])
-        inside = handle_path(leaf)
-        if inside is None:
-            return leaf
-        handle, path = inside
-        whole = self.inputs.handles[handle]
-        return self.graph.call_function(follow, (whole, self._path(path), ())) if path else whole
-
-    def _path(self, path: Path) -> Any:
-        def step(leaf: Any) -> Any:
-            return self.inputs.positions[leaf.number] if isinstance(leaf, Position) else leaf
-
-        return pytree.tree_map(step, path, is_leaf=lambda leaf: isinstance(leaf, Position))
-
-    def _shapes(self) -> tuple[tuple[int | None, ...], ...]:
-        return tuple(tuple(map(_constant, value.shape)) for value in self.node.meta["val"])
-
-
-def _check_later(graph: torch.fx.Graph, symbols: Symbols) -> None:
-    """Check, at the end of the program, the conditions on sizes and numbers that only opaque objects know."""
-    numbers, lengths = dict[Any, torch.fx.Node](), dict[Any, tuple[torch.fx.Node, int]]()
-    inputs = {str(node.target): node for node in graph.nodes if node.op == "placeholder"}
-    for node in graph.nodes:
-        value, source = node.meta.get("val"), node.args[0] if node.args else None
-        if isinstance(value, torch.SymInt):
-            numbers.setdefault(value.node.expr, node)
-        elif isinstance(value, torch.Tensor) and isinstance(source, torch.fx.Node) and "opaque" in source.meta:
-            sizes: tuple[Any, ...] = tuple(value.shape)
-            for dim, size in enumerate(sizes):
-                if isinstance(size, torch.SymInt):
-                    lengths.setdefault(size.node.expr, (node, dim))
-
-    def known(symbol: Any) -> bool:
-        return symbols.place(symbol) is not None or symbol in numbers or symbol in lengths
-
-    conditions = [c for c in symbols.later_conditions() if all(map(known, c.free_symbols))]
-    if not conditions:
-        return
-
-    def value_of(symbol: Any) -> torch.fx.Node:
-        if (place := symbols.place(symbol)) is not None:
-            position, dim = place
-            if dim is None:
-                return inputs[f"number_{position}"]
-            return graph.call_function(torch.ops.aten.sym_size.int, (inputs[f"tensor_{position}"], dim))
-        if symbol in numbers:
-            return numbers[symbol]
-        return graph.call_function(torch.ops.aten.sym_size.int, lengths[symbol])
-
-    used = symbols_of(conditions)
-    with graph.inserting_before(next(iter(reversed(graph.nodes)))):
-        names, values = tuple(map(str, used)), [value_of(symbol) for symbol in used]
-        places = tuple(i for i, symbol in enumerate(used) if symbol in lengths)
-        graph.call_function(later_check(names, places, conditions_text(conditions)), (values,))
-
-
-def _constant(size: Any) -> int | None:
-    """A size that is the same in every run of the program, None for one that is not."""
-    expression = size.node.expr if isinstance(size, torch.SymInt) else size
-    return int(expression) if isinstance(expression, int) or expression.is_number else None
 
 
 def _is_float(tensor: torch.Tensor) -> bool:
