@@ -8,7 +8,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from .plan import VERSION, Plan
 
 ADDRESS = "https://json-schema.org/draft/2020-12/schema"
-_PLAIN = {str: "string", int: "integer", float: "number"}
+_PLAIN = {bool: "boolean", str: "string", int: "integer", float: "number"}
 _WORDS: dict[tuple[str, str], tuple[str, ...]] = {
     ("ParameterPlan", "placement"): ("column", "row", "vocabulary", "replicated"),
     ("CollectivePlan", "kind"): ("all_reduce", "all_gather", "reduce_scatter"),

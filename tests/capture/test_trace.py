@@ -16,7 +16,6 @@ from torch.nn import functional
 
 import autotp
 from autotp.api import examples_for
-from autotp.errors import TraceError
 from autotp.planner.make import make_plan
 from autotp.planner.plan import Plan
 from autotp.planner.survey import survey

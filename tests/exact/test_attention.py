@@ -78,26 +78,3 @@ def test_the_same_tokens_with_every_implementation(implementation: str) -> None:
 
     expected = write(dense)
     assert all(torch.equal(written, expected) for written in simulate(2, on_rank))
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, about what transformers and flex do
-def test_flex_attention_runs_on_a_ranks_heads() -> None:
-    """Its kernel knows no float64 on a CPU."""
-    torch.manual_seed(0)
-    dense = build_model(config_of("gpt_neox", "flex_attention"), meta=False)
-    found = survey(dense, examples_for(dense, None))
-    assert not found.failures
-    plan = make_plan(dense, found, 2)
-    compilers = make_compilers(plan, found)
-    ids = torch.randint(3, 250, (2, 19))
-
-    @torch.no_grad()
-    def logits(model: Any) -> torch.Tensor:
-        result: torch.Tensor = model(ids, use_cache=False).logits
-        return result
-
-    expected = logits(dense)
-    for own in simulate(2, lambda ranks: logits(apply_plan(copy.deepcopy(dense), plan, ranks, compilers))):
-        torch.testing.assert_close(own, expected, rtol=1e-4, atol=1e-5)
-    cut = {p.name for unit in plan.units for p in unit.parameters if p.placement in ("column", "row")}
-    assert "attention.query_key_value.weight" in cut

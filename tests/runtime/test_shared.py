@@ -20,7 +20,7 @@ import torch.distributed as dist
 from autotp.axes.layout import Cut, Factor, Leaf
 from autotp.errors import RankLostError
 from autotp.runtime import collectives, host, shared
-from autotp.runtime.launch import Store, run_ranks
+from autotp.runtime.launch import run_ranks
 from autotp.runtime.ranks import ProcessRanks
 from autotp.runtime.shared import HostGroup
 
@@ -28,6 +28,8 @@ CPU = torch.device("cpu")
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int32)
 SLOT = 4096  # bytes, so that small tensors go through several chunks too
 SHAPES = ((), (0,), (1,), (7,), (3, 5, 2), (511,), (512,), (513,), (4099,), (3, 1031))
+
+Store = dist.TCPStore  # type: ignore[attr-defined]
 
 
 def whole_world() -> ProcessRanks:
