@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import signal
@@ -15,7 +14,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
 import autotp
-from autotp.runtime import launch
+from autotp.errors import RankError
 from autotp.runtime.launch import run_ranks
 from tests.checkpoint.models import write
 
@@ -49,15 +48,6 @@ def run(source: Path, folder: Path, die_after: int, victim: int) -> tuple[int, d
     return start, autotp.full_state_dict(model)
 
 
-@pytest.fixture
-def quick_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks that are forked from a process that has imported everything: this test starts many."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["autotp", "tests.checkpoint.models", "torch.distributed.checkpoint"])
-    monkeypatch.setattr(launch.multiprocessing, "get_context", lambda kind: context)
-
-
-@pytest.mark.usefixtures("quick_ranks")
 def test_a_run_killed_five_times_reaches_the_same_weights(tmp_path: Path) -> None:
     write("gpt2", tmp_path / "model")
     arguments: tuple[Any, ...] = (tmp_path / "model",)
@@ -66,7 +56,7 @@ def test_a_run_killed_five_times_reaches_the_same_weights(tmp_path: Path) -> Non
     starts = []
     for _ in range(KILLS):
         starts.append(last_checkpoint(tmp_path / "killed"))
-        with pytest.raises(RuntimeError):
+        with pytest.raises(RankError):
             run_ranks(run, 2, *arguments, tmp_path / "killed", chance.randint(1, 3), chance.randint(0, 1))
     resumed, weights = run_ranks(run, 2, *arguments, tmp_path / "killed", STEPS, 0)[0]
     assert resumed >= max(starts)
