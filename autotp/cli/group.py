@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import logging
 from typing import Any, NoReturn
 
 import click
-import transformers
 
 from .. import __version__
 from ..errors import AutotpError, RankError
+from ..huggingface.pretrained import quiet
 from ..runtime.launch import RankTraceback
 from .advise import advise_command
 from .completion import completion_command
@@ -52,21 +51,6 @@ def fail(context: click.Context, message: str, exit_code: int) -> NoReturn:
     context.exit(exit_code)
 
 
-@contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """No warnings about configurations and no bars for loading, which would run into the output."""
-    before = transformers.logging.get_verbosity()
-    bars = transformers.logging.is_progress_bar_enabled()
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        transformers.logging.set_verbosity(before)
-        if bars:
-            transformers.logging.enable_progress_bar()
-
-
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="autotp")
 @click.pass_context
@@ -87,7 +71,7 @@ def main(context: click.Context) -> None:
       autotp demo                         real weights, two real ranks on this machine
       autotp shard ./checkpoint out --tp 8 one folder a rank; autotp merge undoes it
     """
-    context.with_resource(quiet_transformers())
+    context.with_resource(quiet(logging.ERROR))
 
 
 main.add_command(plan_command)

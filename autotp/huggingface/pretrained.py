@@ -24,10 +24,10 @@ from .models import model_class
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """No warnings and bars of transformers: what they would say is raised as an error, or shown by autotp."""
+def quiet(level: int = logging.CRITICAL) -> Iterator[None]:
+    """No bars of transformers, and no messages below a level: autotp raises or shows itself what they would say."""
     before, bars = transformers.logging.get_verbosity(), transformers.logging.is_progress_bar_enabled()
-    transformers.logging.set_verbosity(logging.CRITICAL)
+    transformers.logging.set_verbosity(level)
     transformers.logging.disable_progress_bar()
     try:
         yield

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -47,8 +46,8 @@ class CollectiveLog:
         return sum(call.phase == phase and call.of == of for call in self.calls)
 
 
-class Ranks(ABC):
-    """One rank's view of its tensor-parallel group."""
+class Ranks:
+    """One rank's view of its tensor-parallel group. By itself it is a planned rank, which can hold parts and reach nobody."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
@@ -98,14 +97,14 @@ class Ranks(ABC):
         if any(int(other) != number for other in numbers):
             raise PlacementError(f"the ranks made different {what}; they need equal models, inputs and versions")
 
-    def prepare(self, over: Iterable[Factors], device: torch.device) -> None:  # noqa: B027
+    def prepare(self, over: Iterable[Factors], device: torch.device) -> None:
         """Make what collectives over these factors need on a device. All ranks call it together, with the same factors."""
 
     def as_distributed(self, part: torch.Tensor, dim: int, size: int) -> torch.Tensor:
         """The distributed tensor of which this rank holds a part, `size` long along a dim and cut evenly from the start."""
-        raise UsageError(f"{type(self).__name__} have no distributed tensors; gather the logits")
+        raise UsageError("only ranks that are processes have distributed tensors; plan with gather_logits=True")
 
-    def share_random_state(self) -> None:  # noqa: B027
+    def share_random_state(self) -> None:
         """Give this rank's generators the state that those of the group's first rank have. Ranks that are threads of one
         process draw from the same ones already."""
 
@@ -119,11 +118,11 @@ class Ranks(ABC):
 
         Raises UsageError naming the ranks that have not called within the time; `what` is what they should have called.
         """
-        raise NotImplementedError(f"{type(self).__name__} exchange nothing")
+        raise self._alone()
 
     def to_first(self, value: torch.Tensor, senders: Sequence[int]) -> Iterator[torch.Tensor]:
         """On rank 0 the value of each sender, one after the other; nothing on the others. All ranks must iterate over it."""
-        raise NotImplementedError(f"{type(self).__name__} send nothing")
+        raise self._alone()
 
     def _note(self, kind: str, phase: str, of: str, factors: Factors, value: torch.Tensor) -> None:
         if self._log is not None:
@@ -131,14 +130,17 @@ class Ranks(ABC):
                 CollectiveCall(kind, phase, of, parts_of(factors), value.numel(), value.element_size())
             )
 
-    @abstractmethod
-    def _all_reduce(self, value: torch.Tensor, factors: Factors) -> torch.Tensor: ...
+    def _all_reduce(self, value: torch.Tensor, factors: Factors) -> torch.Tensor:
+        raise self._alone()
 
-    @abstractmethod
-    def _all_gather(self, value: torch.Tensor, factors: Factors) -> list[torch.Tensor]: ...
+    def _all_gather(self, value: torch.Tensor, factors: Factors) -> list[torch.Tensor]:
+        raise self._alone()
 
-    @abstractmethod
-    def _reduce_scatter(self, stacked: torch.Tensor, factors: Factors) -> torch.Tensor: ...
+    def _reduce_scatter(self, stacked: torch.Tensor, factors: Factors) -> torch.Tensor:
+        raise self._alone()
+
+    def _alone(self) -> UsageError:
+        return UsageError(f"rank {self.rank} of {self.size} is only planned: it has no others to exchange values with")
 
 
 class ProcessRanks(Ranks):

@@ -22,45 +22,9 @@ from autotp.rewrite.apply import apply_plan, make_compilers
 from autotp.runtime.ranks import Ranks
 from autotp.runtime.simulate import simulate
 from autotp.verify import Float64
-from tests.families import FAMILIES, Family
+from tests.families import WRITERS
 
 TP = 4
-ENCODER_DECODER = {
-    "bart": Family(
-        "bart",
-        {
-            "d_model": 64,
-            "encoder_layers": 2,
-            "decoder_layers": 2,
-            "encoder_attention_heads": 4,
-            "decoder_attention_heads": 4,
-            "encoder_ffn_dim": 128,
-            "decoder_ffn_dim": 128,
-            "vocab_size": 250,
-            "max_position_embeddings": 64,
-            "pad_token_id": 0,
-            "bos_token_id": 1,
-            "eos_token_id": 2,
-            "decoder_start_token_id": 2,
-            "forced_eos_token_id": None,
-            "architectures": ["BartForConditionalGeneration"],
-        },
-    ),
-    "t5": Family(
-        "t5",
-        {
-            "d_model": 64,
-            "d_kv": 8,
-            "d_ff": 128,
-            "num_layers": 2,
-            "num_heads": 8,
-            "vocab_size": 250,
-            "pad_token_id": 0,
-            "eos_token_id": 1,
-            "decoder_start_token_id": 0,
-        },
-    ),
-}
 SETTINGS = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
 IDS = torch.randint(3, 250, (2, 11), generator=torch.Generator().manual_seed(1))
 PADDED = torch.ones_like(IDS).index_put_((torch.tensor(0), torch.arange(3)), torch.tensor(0))
@@ -81,7 +45,7 @@ class Models:
 @functools.lru_cache(maxsize=1)
 def models_of(name: str) -> Models:
     torch.manual_seed(0)
-    dense = build_model((FAMILIES | ENCODER_DECODER)[name].config(), meta=False).double().eval()
+    dense = build_model(WRITERS[name].config(), meta=False).double().eval()
     for parameter in dense.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     draft = copy.deepcopy(dense)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from torch import nn
 
 from ...axes.infer import infer
@@ -36,19 +35,6 @@ from .steps import make_steps
 UNCUT = "nothing of it is cut, so it runs as it is"
 
 
-class Planned(Ranks):
-    """A rank that runs nothing: enough to see how a plan cuts parameters on the meta device."""
-
-    def _all_reduce(self, value: torch.Tensor, factors: object) -> torch.Tensor:
-        raise NotImplementedError
-
-    def _all_gather(self, value: torch.Tensor, factors: object) -> list[torch.Tensor]:
-        raise NotImplementedError
-
-    def _reduce_scatter(self, stacked: torch.Tensor, factors: object) -> torch.Tensor:
-        raise NotImplementedError
-
-
 def make_diff(model: nn.Module, found: Survey, plan: Plan, rules: tuple[Path, ...] = ()) -> Diff:
     """What a plan does to a surveyed model. No weight is read, and the model is left as it is.
 
@@ -56,7 +42,7 @@ def make_diff(model: nn.Module, found: Survey, plan: Plan, rules: tuple[Path, ..
     Raises PlanError for a plan of another model, UnsoundPlanError for one that cuts what must stay whole.
     """
     dense = skeleton(model)
-    parallel = apply_plan(skeleton(model), plan, Planned(0, plan.tp), make_compilers(plan, found, rules))
+    parallel = apply_plan(skeleton(model), plan, Ranks(0, plan.tp), make_compilers(plan, found, rules))
     maker = _Maker(dense, parallel, found, plan, rules)
     pairs = [maker.unit(unit) for unit in plan.units]
     return Diff(replace(plan, units=tuple(unit for unit, _ in pairs)), tuple(changes for _, changes in pairs))
