@@ -80,8 +80,11 @@ def model_class(config: PretrainedConfig) -> Any:
 
 def build_model(config: Any, *, meta: bool = True) -> PreTrainedModel:
     """A model of a configuration in eval mode: without weights on the meta device, or with random ones."""
+    kind = model_class(config)
+    if kind.config_class == config.sub_configs.get("text_config"):
+        config = config.get_text_config()  # the text part of a type of several modalities
     with torch.device("meta" if meta else "cpu"):
-        model: PreTrainedModel = model_class(config)(config)
+        model: PreTrainedModel = kind(config)
     return model.eval()
 
 
