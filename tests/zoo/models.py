@@ -12,7 +12,7 @@ from autotp.huggingface.models import build_model
 from autotp.huggingface.tiny import tiny_config
 
 from .kinds import CAUSAL, Kind
-from .settings import AFTER, BEFORE
+from .settings import AFTER, WHOLE
 
 KV_HEADS = 2  # fewer than the ranks of some sizes
 EXPERTS = "batched_mm"  # the one implementation with kernels for float64 and a fixed shape
@@ -34,7 +34,9 @@ def model_of(kind: Kind, seed: int = 0) -> PreTrainedModel:
 
 def config_of(kind: Kind) -> PretrainedConfig:
     """The family's own defaults with small sizes, few key-value heads, and what this family needs besides."""
-    config = tiny_config(AutoConfig.for_model(kind.name, **BEFORE.get(kind.name, {})))
+    if kind.name in WHOLE:
+        return AutoConfig.for_model(kind.name, **WHOLE[kind.name])
+    config = tiny_config(AutoConfig.for_model(kind.name))
     _share_key_value_heads(config)
     _set(config, AFTER.get(kind.name, {}))
     return config
