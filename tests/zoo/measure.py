@@ -35,7 +35,7 @@ RIGHT, WRONG, DENSE_FAILS, ERROR, TIMEOUT = "right", "wrong", "dense fails", "er
 class Record:
     """One family at one size. `left` are parts that are not cut: elements, an example, and the reason.
 
-    `tokens` is "equal" or "different", or why none were compared.
+    `tokens` is "equal" or "different", or why none were compared; `seconds` are those of the processor.
     """
 
     kind: str
@@ -59,7 +59,7 @@ class Record:
 
 def measure(kind: Kind, sizes: Sequence[int]) -> Iterator[Record]:
     """Measure a family at several sizes; never raises for what a model does."""
-    start = time.perf_counter()
+    start = time.process_time()
     try:
         verifier = _verifier(kind)
         written = _written(verifier)
@@ -71,9 +71,9 @@ def measure(kind: Kind, sizes: Sequence[int]) -> Iterator[Record]:
         return
     for tp in sizes:
         record = _record(kind, verifier, written, tp)
-        record.seconds = round(time.perf_counter() - start, 2)
+        record.seconds = round(time.process_time() - start, 2)
         yield record
-        start = time.perf_counter()
+        start = time.process_time()
 
 
 class DenseFailure(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import time
 import warnings
 from collections import deque
@@ -18,6 +19,7 @@ from .kinds import Kind
 from .measure import ERROR, TIMEOUT, Record, measure
 
 CONTEXT = multiprocessing.get_context("fork")
+WAIT = 6  # times the limit of processor seconds, for one that waits for something
 
 
 @dataclass
@@ -29,9 +31,10 @@ class Task:
 
 
 class _Worker:
-    def __init__(self) -> None:
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
         self.connection, there = CONTEXT.Pipe()
-        self.process = CONTEXT.Process(target=_work, args=(there,), daemon=True)
+        self.process = CONTEXT.Process(target=_work, args=(there, limit_s), daemon=True)
         self.process.start()
         there.close()
         self.task: Task | None = None
@@ -47,26 +50,30 @@ class _Worker:
         self.connection.close()
 
 
-def _work(connection: Connection) -> None:
+def _work(connection: Connection, limit_s: float) -> None:
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
     transformers.logging.set_verbosity_error()
     while True:
         task: Task = connection.recv()
-        for record in measure(task.kind, task.sizes):
+        records = measure(task.kind, task.sizes)
+        for _ in task.sizes:
+            signal.setitimer(signal.ITIMER_PROF, limit_s)  # ends the process after so many seconds of work
+            record = next(records)
+            signal.setitimer(signal.ITIMER_PROF, 0)
             connection.send(record)
 
 
 def run(tasks: Sequence[Task], workers: int, limit_s: float) -> Iterator[Record]:
-    """Measure all tasks, each record within the limit of seconds; records come as they are ready."""
+    """Measure all tasks, each record within the limit of processor seconds; records come as they are ready."""
     waiting = deque(tasks)
-    pool = [_Worker() for _ in range(min(workers, len(tasks)))]
+    pool = [_Worker(limit_s) for _ in range(min(workers, len(tasks)))]
     try:
         while waiting or any(worker.task for worker in pool):
             for i, worker in enumerate(pool):
                 if worker.task is None and waiting:
                     worker.give(waiting.popleft())
-                elif (record := _lost(worker, limit_s)) is not None:
+                elif (record := _lost(worker)) is not None:
                     yield record
                     pool[i] = _replaced(worker, waiting)
             yield from _ready(pool)
@@ -94,17 +101,16 @@ def _advance(worker: _Worker) -> None:
     worker.task, worker.since = (Task(worker.task.kind, rest) if rest else None), time.monotonic()
 
 
-def _lost(worker: _Worker, limit_s: float) -> Record | None:
+def _lost(worker: _Worker) -> Record | None:
     """The record of a family that took too long or ended its process."""
     if worker.task is None or worker.connection.poll():
         return None
-    kind, tp, seconds = worker.task.kind, worker.task.sizes[0], time.monotonic() - worker.since
-    if not worker.process.is_alive():
-        reason = f"the process ended with {worker.process.exitcode}"
-        return Record(kind.name, kind.head, tp, ERROR, reason=reason, seconds=round(seconds, 2))
-    if seconds > limit_s:
-        reason = f"more than {limit_s:.0f} s"
-        return Record(kind.name, kind.head, tp, TIMEOUT, reason=reason, seconds=round(seconds, 2))
+    kind, tp, seconds = worker.task.kind, worker.task.sizes[0], round(time.monotonic() - worker.since, 2)
+    code = worker.process.exitcode
+    if code == -signal.SIGPROF or (code is None and seconds > WAIT * worker.limit_s):
+        return Record(kind.name, kind.head, tp, TIMEOUT, reason=f"more than {worker.limit_s:.0f} s", seconds=seconds)
+    if code is not None:
+        return Record(kind.name, kind.head, tp, ERROR, reason=f"the process ended with {code}", seconds=seconds)
     return None
 
 
@@ -113,4 +119,4 @@ def _replaced(worker: _Worker, waiting: deque[Task]) -> _Worker:
     worker.end()
     if rest := worker.task.sizes[1:]:
         waiting.appendleft(Task(worker.task.kind, rest))
-    return _Worker()
+    return _Worker(worker.limit_s)
