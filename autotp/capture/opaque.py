@@ -147,28 +147,33 @@ class Widths:
     """How wide the whole of a value is of which an opaque object holds this rank's slice.
 
     A unit is traced with whole values while the object in its call holds slices already (a cache in use). What programs
-    passed to such objects says how they belong together: the sizes between the first dim and the last two.
+    passed to such objects says how they belong together: the sizes of all dims but the first and the last but one. A unit
+    that has passed such a slice itself knows best; of other units' it learns from those.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, others: Widths | None = None) -> None:
+        self._others = others
         self._known: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
+        self._without_last: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
 
     def note(self, local: tuple[int, ...], whole: tuple[int, ...]) -> None:
         """An object was given a slice of shape `local` of a value of shape `whole`."""
+        if self._others is not None:
+            self._others.note(local, whole)
         if len(local) > 2:
-            for key in _width_keys(local):
-                self._known.setdefault(key, set()).add(whole[1:-2])
+            self._known.setdefault((*local[1:-2], local[-1]), set()).add((*whole[1:-2], whole[-1]))
+            self._without_last.setdefault(local[1:-2], set()).add(whole[1:-2])
 
     def whole(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of the whole for a slice that an object holds. Raises TraceError if it may be one of several."""
         if len(shape) <= 2:
             return shape
-        found = next((self._known[key] for key in _width_keys(shape) if key in self._known), {shape[1:-2]})
+        middle, last = shape[1:-2], shape[-1]
+        if self._others is not None and middle not in self._without_last:
+            return self._others.whole(shape)
+        unlike = {(*found, last) for found in self._without_last.get(middle, {middle})}
+        found = self._known.get((*middle, last), unlike)
         if len(found) > 1:
             raise TraceError(f"a value of shape {list(shape)} in an opaque object may be a slice of {sorted(found)}")
-        return (shape[0], *next(iter(found)), *shape[-2:])
-
-
-def _width_keys(shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    middle = (len(shape), *shape[1:-2])
-    return (*middle, shape[-1]), middle
+        *between, last = next(iter(found))
+        return (shape[0], *between, shape[-2], last)

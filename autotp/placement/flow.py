@@ -210,5 +210,6 @@ def _values(node: torch.fx.Node) -> list[torch.Tensor]:
 
 
 def _bytes(value: torch.Tensor) -> int:
-    hints = [size if isinstance(size, int) else int(size.node.hint) for size in value.shape]
+    # A size that only the data tells counts as one: it is the same on both sides of a comparison.
+    hints = [size if isinstance(size, int) else int(size.node.hint or 1) for size in value.shape]
     return math.prod(hints) * value.element_size()

@@ -237,6 +237,24 @@ def test_the_blocks_beside_it_are_cut_all_the_same() -> None:
     cut.assert_same(lambda model: [model(values(2, 3, HIDDEN)), model(-values(2, 3, HIDDEN))])
 
 
+class Guarded(nn.Module):
+    """A block whose own Python runs, around an MLP that `part` makes look at a value."""
+
+    def __init__(self, index: int = 0, part: Callable[[int], nn.Module] = BranchesByValue) -> None:
+        super().__init__()
+        self.index, self.plain, self.part = index, Block(index), part(index)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.part(self.plain(x))
+
+
+def test_a_block_that_looks_at_a_value_in_a_part_falls_to_its_parts() -> None:
+    cut = Cut(Stack(Guarded), values(2, 3, HIDDEN))
+    assert cut.cut() == weights(2, *(f"plain.{name}" for name in MLP))
+    assert all(".part." in parameter.name for parameter in cut.plan.outside)
+    cut.assert_same(lambda model: [model(values(2, 3, HIDDEN)), model(-values(2, 3, HIDDEN))])
+
+
 class Counted:
     """Something that a block marks."""
 
