@@ -35,7 +35,8 @@ def infer(graph: torch.fx.Graph, rules: Mapping[str, Rule]) -> Typing:
             writes.append(call)
     for call in writes:
         for shared in facts.keys() & set(call.node.meta.get("writes", ())):
-            call.pin(facts[shared].dims, "it writes into memory that other values share")
+            for dims in facts[shared].outputs:
+                call.pin(dims, "it writes into memory that other values share")
     return Typing(facts, missing)
 
 
