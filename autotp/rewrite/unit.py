@@ -13,7 +13,7 @@ from torch import nn
 
 from ..axes.infer import infer
 from ..axes.layout import Layout
-from ..axes.rules import operator_rules
+from ..axes.rules import function_rules, operator_rules
 from ..capture.clone import clone
 from ..capture.opaque import Widths
 from ..capture.signature import CallSite, VaryingDims, call_site
@@ -103,7 +103,8 @@ class Compiler:
 
     def _trace(self, call: UnitForward, site: CallSite) -> Traced:
         self.varying.observe(site, call.positions)
-        traced = trace(call.current_structure(), call.unit, site, self.varying, self.unread, self.widths)
+        structure, functions = call.current_structure(), function_rules(self.rules)
+        traced = trace(structure, call.unit, site, self.varying, self.unread, self.widths, functions)
         self.varying.observe_reads(traced.handle_guards)
         return traced
 
