@@ -19,7 +19,8 @@ from torch.utils import _pytree as pytree
 
 from ..errors import TraceError
 from .clone import bare, clone
-from .functions import opaque_functions
+from .functions import FunctionRules, opaque_functions
+from .grouped import GroupedProducts
 from .opaque import copy_opaque
 from .symbols import Symbols
 from .units import Unit
@@ -37,19 +38,27 @@ class Recording:
     failed: dict[int, str] = field(default_factory=dict)
 
 
-def record(model: nn.Module, units: Sequence[Unit], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Recording:
-    """Run the model on fake copies of the given inputs, or on real ones where its outer Python needs values.
+def record(
+    model: nn.Module,
+    units: Sequence[Unit],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    functions: FunctionRules | None = None,
+) -> Recording:
+    """Run the model on fake copies of the given inputs, or on real ones where its outer Python needs values; functions with
+    a rule only give results of the right shapes.
 
     Raises TraceError if it needs values and has no weights, or fails with them.
     """
+    functions = functions or {}
     try:
-        return _Recorder(model, units).run(args, kwargs)
+        return _Recorder(model, units, functions).run(args, kwargs)
     except Exception as error:
         reason = f"the model cannot run on fake tensors: {_first_line(error)}"
         if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
             raise TraceError(reason) from error
         try:
-            return _Recorder(model, units, real=True).run(args, kwargs)
+            return _Recorder(model, units, functions, real=True).run(args, kwargs)
         except Exception as second:
             raise TraceError(f"{reason}, nor on real ones: {_first_line(second)}") from error
 
@@ -59,7 +68,10 @@ def _first_line(error: Exception) -> str:
 
 
 class _Recorder:
-    def __init__(self, model: nn.Module, units: Sequence[Unit], *, real: bool = False) -> None:
+    def __init__(
+        self, model: nn.Module, units: Sequence[Unit], functions: FunctionRules, *, real: bool = False
+    ) -> None:
+        self.functions = functions
         self.recording, self.real = Recording(), real
         # Inputs without data stand for ones where the weights are.
         self.symbols = Symbols(next((p.device for p in model.parameters() if p.device.type != "meta"), None))
@@ -165,7 +177,8 @@ class _Recorder:
         # With gradients, so that the recorded calls say which of their tensors need one.
         fake_args, fake_kwargs = copy_opaque((args, dict(kwargs)), self._fake)
         mode = _own_random_state() if self.real else self.symbols.mode
-        with torch.enable_grad(), opaque_functions(_only_shapes), mode, Outside():
+        opaque = opaque_functions(_only_shapes, self.model, self.functions)
+        with torch.enable_grad(), opaque, mode, GroupedProducts(), Outside():
             self._note_read(self.model(*fake_args, **fake_kwargs))
         for shape, result in self.results.items():
             tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]

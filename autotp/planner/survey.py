@@ -14,7 +14,7 @@ from torch import nn
 
 from ..axes.facts import Typing
 from ..axes.infer import infer
-from ..axes.rules import operator_rules
+from ..axes.rules import function_rules, operator_rules
 from ..axes.term import Pin, pin
 from ..capture.record import Recording, record
 from ..capture.signature import VaryingDims, call_site
@@ -88,6 +88,7 @@ class _Surveyor:
         self.result = Survey(units)
         self.broken: Set[int] = frozenset()
         self.operator_rules, self.chain_rules = operator_rules(rules), chain_rules(rules)
+        self.functions = function_rules(rules)
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
@@ -99,7 +100,7 @@ class _Surveyor:
         """Survey all units; returns the paths that failed, with reasons. Raises TraceError if the Python around them does."""
         units = self.result.units
         with self._timed("capture"):
-            recordings = [record(self.model, units, *example) for example in self.examples]
+            recordings = [record(self.model, units, *example, self.functions) for example in self.examples]
         self.broken = recordings[0].failed.keys()
         failed: dict[str, str] = {}
         done: set[int] = set()
@@ -125,7 +126,7 @@ class _Surveyor:
             sites = [call_site(module, *r.calls[unit.shape]) for r in recordings if unit.shape in r.calls]
             for site in sites:
                 varying.observe(site)
-            traced = trace(module, unit, sites[0], varying, recordings[0].unread[unit.shape])
+            traced = trace(module, unit, sites[0], varying, recordings[0].unread[unit.shape], functions=self.functions)
         with self._timed("inference"):
             problem = self._problem(unit, traced, recordings[0].used_outside)
         self.result.traced[unit.shape] = traced
