@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 import torch
 
+from autotp.capture.grouped import GroupedProducts
 from autotp.huggingface.models import can_generate
 from autotp.planner.plan import Plan
 from autotp.planner.survey import survey
@@ -114,7 +115,7 @@ def _prompt(model: Any) -> torch.Tensor:
 
 def _write(model: Any) -> torch.Tensor:
     ids = _prompt(model)
-    with Float64(), torch.no_grad():
+    with GroupedProducts(), Float64(), torch.no_grad():
         return model.generate(ids, attention_mask=torch.ones_like(ids), pad_token_id=0, eos_token_id=None, **WRITING)
 
 
