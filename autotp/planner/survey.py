@@ -19,7 +19,7 @@ from ..axes.term import Pin, pin
 from ..capture.record import Recording, record
 from ..capture.signature import VaryingDims, call_site
 from ..capture.trace import Traced, trace
-from ..capture.units import Unit, find_units
+from ..capture.units import Unit, find_units, has_matrix
 from ..chains.collect import mark_collected, marked_proposals
 from ..chains.match import NearMiss, Proposal, match_chains, open_misses
 from ..chains.rules import chain_rules
@@ -44,23 +44,30 @@ class Survey:
 def survey(model: nn.Module, examples: Sequence[Example], rules: tuple[Path, ...] = ()) -> Survey:
     """Trace every unit structure of a model as the examples (two calls of different sizes) call it.
 
-    A unit that cannot be traced is tried by its children; what cannot be traced at all gets a reason, never an error.
+    A unit that cannot be traced is tried by its children, unless the model cannot even be recorded without it as a unit; what
+    cannot be traced at all gets a reason, never an error.
     """
     failures: dict[str, str] = {}
     split: frozenset[str] = frozenset()
+    before: Survey | None = None
     while True:
         found = _Surveyor(model, find_units(model, split), examples, rules)
         failed = found.run()
+        if before is not None and not found.recorded:
+            before.failures |= failures
+            return before
         failures |= failed
         again = {path for path in failed if path not in split and _has_parts(model, path)}
         if not again:
             found.result.failures |= failures
             return found.result
+        if found.recorded:
+            before = found.result
         split |= again
 
 
 def _has_parts(model: nn.Module, path: str) -> bool:
-    return any(True for _ in model.get_submodule(path).children())
+    return any(has_matrix(child) for child in model.get_submodule(path).children())
 
 
 class _Surveyor:
@@ -68,7 +75,7 @@ class _Surveyor:
         self, model: nn.Module, units: tuple[Unit, ...], examples: Sequence[Example], rules: tuple[Path, ...]
     ) -> None:
         self.model, self.examples = model, examples
-        self.result = Survey(units)
+        self.result, self.recorded = Survey(units), False
         self.operator_rules, self.chain_rules = operator_rules(rules), chain_rules(rules)
 
     @contextmanager
@@ -85,11 +92,12 @@ class _Surveyor:
                 recordings = [record(self.model, units, *example) for example in self.examples]
             except TraceError as error:
                 return {unit.path: str(error) for unit in units}
+        self.recorded = True
         failed: dict[str, str] = {}
         done: set[int] = set()
         for unit in units:
             if unit.shape in recordings[0].failed:
-                self.result.failures[unit.path] = recordings[0].failed[unit.shape]
+                failed[unit.path] = recordings[0].failed[unit.shape]
                 continue
             if unit.shape in done or unit.shape not in recordings[0].calls:
                 continue
