@@ -97,7 +97,7 @@ CLASSES: Mapping[str, Rule] = {
     "other": Pointwise(),
 }
 SIGNATURE_KEYS = frozenset({"signature", "whole", "attends"})
-FUNCTION_KEYS = frozenset({"signature", "whole", "zeros", "zeros_if", "writes"})
+FUNCTION_KEYS = frozenset({"signature", "whole", "zeros", "zeros_if", "writes", "unused"})
 
 
 def unruled(call: Call) -> Fact:

@@ -302,6 +302,7 @@ PARTS = [
     Case("aten.cat", "a 1, a 1", lambda *x: torch.cat(x, -1)),
     Case("aten.cat", "a b", lambda x: torch.cat((x, x), -1)),
     Case("aten.concat", "a b, c b", lambda *x: torch.concat(x), joined=True),
+    Case("aten.concatenate", "a b, c b", lambda *x: torch.concatenate(x), joined=True),
     Case("aten.stack", "a b, a b", lambda *x: torch.stack(x, 1)),
     Case("aten.stack", "a b, a b, a b", lambda *x: torch.stack(x, -1)),
     Case("aten.pad", "a B c", lambda x: functional.pad(x, (0, 0, 1, 2))),

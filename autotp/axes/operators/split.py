@@ -148,6 +148,7 @@ RULES = {
     "aten.unbind": unbind,
     "aten.cat": cat,
     "aten.concat": cat,
+    "aten.concatenate": cat,
     "aten.stack": stack,
     "getitem": getitem,
     "aten.pad": pad,
