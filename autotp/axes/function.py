@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -30,9 +30,9 @@ _PART = re.compile(r"\(([A-Za-z ]+)\)|([A-Za-z])|(\S)")
 
 @dataclass(frozen=True)
 class FunctionRule:
-    """A parsed signature. `whole` are the letters that stay whole; the results are zero where all of `zeros` are, if the
-    constants that `zeros_if` names are absent or among these; `writes` are arguments in whose memory the function leaves
-    something, `unused` ones that it takes and does not look at."""
+    """A parsed signature. `whole` are the letters that stay whole; the results (the first `zero_results`) are zero where all
+    of `zeros` are, if the constants that `zeros_if` names are absent or among these; `writes` are arguments in whose
+    memory the function leaves something, `unused` ones that it takes and does not look at."""
 
     arguments: Mapping[str, tuple[Part, ...]]
     results: tuple[tuple[Part, ...], ...]
@@ -40,6 +40,7 @@ class FunctionRule:
     zeros: frozenset[str] = frozenset()
     writes: frozenset[str] = frozenset()
     zeros_if: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    zero_results: int | None = None
     unused: frozenset[str] = frozenset()
 
     def __call__(self, call: Call) -> Fact:
@@ -59,7 +60,8 @@ class FunctionRule:
         positions = {value: i for i, value in enumerate(call.operands)}
         zeros = [positions[given[name]] for name in sorted(self.zeros & given.keys())]
         preserved = all(call.get(name) in (None, *values) for name, values in self.zeros_if.items())
-        return call.fact(*self._outputs(call, terms), zeros=[zeros] if zeros and preserved else ())
+        fact = call.fact(*self._outputs(call, terms), zeros=[zeros] if zeros and preserved else ())
+        return replace(fact, zero_results=self.zero_results)
 
     def _describes(self, call: Call, given: Mapping[str, torch.fx.Node]) -> bool:
         """Returns if every tensor of a call is an argument of the rule, with as many dims, and every result one of its."""
@@ -104,7 +106,9 @@ class FunctionRule:
 
 
 # Operators whose result is always in the memory of their first operand.
-_VIEWS = frozenset(f"aten.{name}" for name in ("select", "slice", "transpose", "permute", "unsqueeze", "squeeze", "view"))
+_VIEWS = frozenset(
+    f"aten.{name}" for name in ("select", "slice", "transpose", "permute", "unsqueeze", "squeeze", "view")
+)
 
 
 def _is_kept(node: torch.fx.Node) -> bool:
@@ -122,6 +126,7 @@ def parse_function(
     writes: str = "",
     unused: str = "",
     zeros_if: Mapping[str, Sequence[Any]] | None = None,
+    zero_results: int | None = None,
 ) -> FunctionRule:
     """Read a signature. Raises RuleError with the part it cannot read or the name it does not know."""
     left, arrow, right = text.partition("->")
@@ -149,6 +154,7 @@ def parse_function(
         zeros=frozenset(zeros.split()),
         writes=frozenset(writes.split()),
         zeros_if=zeros_if or {},
+        zero_results=zero_results,
         unused=frozenset(unused.split()),
     )
 

@@ -48,6 +48,7 @@ class Flow:
     kept: dict[torch.fx.Node, frozenset[Axis]] = field(default_factory=dict)
     gradient: frozenset[torch.fx.Node] = frozenset()
     written: frozenset[torch.fx.Node] = frozenset()
+    early: frozenset[torch.fx.Node] = frozenset()
 
     def use(self, consumer: torch.fx.Node, operand: torch.fx.Node) -> Use:
         return self.uses.get((consumer, operand), PLAIN)
@@ -65,12 +66,20 @@ class Flow:
         return found
 
 
-def flow(typed: TypedGraph, cuts: Cuts, unread: frozenset[int] = frozenset(), *, keep: bool = False) -> Flow:
-    """Place every value of a graph under a choice of cuts. With `keep`, results leave as slices that say so.
+def flow(
+    typed: TypedGraph,
+    cuts: Cuts,
+    unread: frozenset[int] = frozenset(),
+    *,
+    keep: bool = False,
+    early: frozenset[torch.fx.Node] = frozenset(),
+) -> Flow:
+    """Place every value of a graph under a choice of cuts. With `keep`, results leave as slices that say so; what the nodes
+    in `early` read is reduced before them.
 
     Raises UnsoundPlanError, naming node and operator, where padding would be summed as if it were data.
     """
-    state = Flow(cuts, gradient=needs_gradient(typed), written=typed.written())
+    state = Flow(cuts, gradient=needs_gradient(typed), written=typed.written(), early=early)
     for node in typed.graph.nodes:
         if node.op == "output":
             _finish(typed, state, node, unread, keep)
@@ -107,10 +116,8 @@ def _carry(typed: TypedGraph, state: Flow, node: torch.fx.Node, held: frozenset[
     fact = typed.facts[node]
     arriving: frozenset[Factor] = frozenset().union(*(state.partial[operand] for operand in fact.operands))
     carried = frozenset(factor for factor in arriving if _is_linear(state, fact, factor, held))
-    grows = sum(map(_bytes, _values(node))) > max(
-        (sum(map(_bytes, _values(o))) for o in fact.operands if state.partial[o]), default=0
-    )
-    if grows:
+    grows = size_of(node) > max((size_of(operand) for operand in fact.operands if state.partial[operand]), default=0)
+    if grows or node in state.early:
         carried = frozenset()
     for operand in fact.operands:
         reduce = state.partial[operand] - carried
@@ -204,9 +211,11 @@ def _update(
     state.uses[consumer, operand] = Use(before.reduce | reduce, before.take | take)
 
 
-def _values(node: torch.fx.Node) -> list[torch.Tensor]:
+def size_of(node: torch.fx.Node) -> int:
+    """The bytes of a node's tensors, at the sizes they had when the graph was traced."""
     value = node.meta["val"]
-    return [v for v in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(v, torch.Tensor)]
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return sum(_bytes(value) for value in values if isinstance(value, torch.Tensor))
 
 
 def _bytes(value: torch.Tensor) -> int:

@@ -10,7 +10,7 @@ from ..axes.facts import Typing
 from ..axes.layout import Cuts
 from .conjugate import Backward, Price, place_backward
 from .flow import Flow, flow
-from .prepare import regroup_sums, split_biases
+from .prepare import regroup_sums, split_biases, taken_apart
 from .typed import TypedGraph
 from .verify import check_pins, verify
 
@@ -44,7 +44,8 @@ def place(
     check_pins(typed, cuts)
     split_biases(typed, cuts)
     first = flow(typed, cuts, unread, keep=keep)
-    regroup_sums(typed, frozenset(node for node, over in first.partial.items() if over))
-    placed = flow(typed, cuts, unread, keep=keep)
+    if regroup_sums(typed, frozenset(node for node, over in first.partial.items() if over)):
+        first = flow(typed, cuts, unread, keep=keep)
+    placed = flow(typed, cuts, unread, keep=keep, early=taken_apart(typed, first))
     verify(typed, placed)
     return Placement(typed, placed, place_backward(typed, placed, price) if backward else Backward())
