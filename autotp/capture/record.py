@@ -170,7 +170,7 @@ class _Recorder:
                     for value in pytree.tree_leaves((args, kwargs or {})):
                         owner = recorder.owners.get(id(value))
                         name = getattr(func, "__name__", str(func))
-                        if owner is not None and name != "__get__":
+                        if owner is not None and name != "__get__" and not _scales(name, args, kwargs):
                             recorder.recording.used_outside.setdefault(owner, name)
                 return func(*args, **(kwargs or {}))
 
@@ -200,6 +200,11 @@ def _values_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 def _own_random_state() -> Iterator[None]:
     with torch.random.fork_rng():
         yield
+
+
+def _scales(name: str, args: tuple[Any, ...], kwargs: Any) -> bool:
+    """Returns if a parameter is multiplied in place with a number, which does the same to every slice of it."""
+    return name in ("mul_", "div_") and len(args) == 2 and isinstance(args[1], (int, float)) and not kwargs
 
 
 def _only_shapes(rule: str, function: Any, fake: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
