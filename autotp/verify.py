@@ -146,7 +146,9 @@ class Verifier:
         with Float64():
             self.found = survey(self.dense, examples, self.folders)
         self.call = _real_call(self.dense, examples[0])
-        self.paths = [unit.path for unit in self.found.units if unit.shape in self.found.problems]
+        # What a head gives may be read as slices, so that it has no gradient of its own.
+        inner = {shape for shape, problem in self.found.problems.items() if not problem.is_head}
+        self.paths = [unit.path for unit in self.found.units if unit.shape in inner]
         self.outputs, self.gradients = _run(self.dense, self.call, seed, self.paths)
 
     def plan(self, tp: int) -> Plan:

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from ..errors import TraceError
 from .clone import bare, clone
-from .functions import opaque_functions
+from .functions import FunctionRules, opaque_functions
 from .grouped import GroupedProducts
 from .opaque import copy_opaque
 from .symbols import Symbols
@@ -37,9 +37,18 @@ class Recording:
     failed: dict[int, str] = field(default_factory=dict)
 
 
-def record(model: nn.Module, units: Sequence[Unit], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Recording:
-    """Run the model on fake copies of the given inputs. Raises TraceError if its outer Python needs real values."""
-    recorder = _Recorder(model, units)
+def record(
+    model: nn.Module,
+    units: Sequence[Unit],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    functions: FunctionRules | None = None,
+) -> Recording:
+    """Run the model on fake copies of the given inputs; functions with a rule only give results of the right shapes.
+
+    Raises TraceError if the model's outer Python needs real values.
+    """
+    recorder = _Recorder(model, units, functions or {})
     try:
         recorder.run(args, kwargs)
     except Exception as error:
@@ -52,7 +61,8 @@ def _first_line(error: Exception) -> str:
 
 
 class _Recorder:
-    def __init__(self, model: nn.Module, units: Sequence[Unit]) -> None:
+    def __init__(self, model: nn.Module, units: Sequence[Unit], functions: FunctionRules) -> None:
+        self.functions = functions
         self.recording = Recording()
         # Inputs without data stand for ones where the weights are.
         self.symbols = Symbols(next((p.device for p in model.parameters() if p.device.type != "meta"), None))
@@ -157,7 +167,8 @@ class _Recorder:
 
         # With gradients, so that the recorded calls say which of their tensors need one.
         fake_args, fake_kwargs = copy_opaque((args, dict(kwargs)), self._fake)
-        with torch.enable_grad(), opaque_functions(_only_shapes), self.symbols.mode, GroupedProducts(), Outside():
+        opaque = opaque_functions(_only_shapes, self.model, self.functions)
+        with torch.enable_grad(), opaque, self.symbols.mode, GroupedProducts(), Outside():
             self._note_read(self.model(*fake_args, **fake_kwargs))
         for shape, result in self.results.items():
             tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]

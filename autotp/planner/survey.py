@@ -14,7 +14,7 @@ from torch import nn
 
 from ..axes.facts import Typing
 from ..axes.infer import infer
-from ..axes.rules import operator_rules
+from ..axes.rules import function_rules, operator_rules
 from ..axes.term import Pin, pin
 from ..capture.record import Recording, record
 from ..capture.signature import VaryingDims, call_site
@@ -77,6 +77,7 @@ class _Surveyor:
         self.model, self.examples = model, examples
         self.result, self.recorded = Survey(units), False
         self.operator_rules, self.chain_rules = operator_rules(rules), chain_rules(rules)
+        self.functions = function_rules(rules)
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
@@ -89,7 +90,7 @@ class _Surveyor:
         units = self.result.units
         with self._timed("capture"):
             try:
-                recordings = [record(self.model, units, *example) for example in self.examples]
+                recordings = [record(self.model, units, *example, self.functions) for example in self.examples]
             except TraceError as error:
                 return {unit.path: str(error) for unit in units}
         self.recorded = True
@@ -117,7 +118,7 @@ class _Surveyor:
             sites = [call_site(module, *r.calls[unit.shape]) for r in recordings if unit.shape in r.calls]
             for site in sites:
                 varying.observe(site)
-            traced = trace(module, unit, sites[0], varying, recordings[0].unread[unit.shape])
+            traced = trace(module, unit, sites[0], varying, recordings[0].unread[unit.shape], functions=self.functions)
         with self._timed("inference"):
             problem = self._problem(unit, traced, recordings[0].used_outside)
         self.result.traced[unit.shape] = traced

@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from ..axes.infer import infer
 from ..axes.layout import Layout
-from ..axes.rules import operator_rules
+from ..axes.rules import function_rules, operator_rules
 from ..capture.clone import clone
 from ..capture.opaque import Widths
 from ..capture.signature import CallSite, VaryingDims, call_site
@@ -23,6 +24,7 @@ from ..chains.collect import mark_collected
 from ..placement.conjugate import Price
 from ..placement.impose import impose
 from ..placement.place import place
+from ..runtime.logits import CutLogits, closed
 from ..runtime.ranks import Ranks
 from .build import Program, build
 from .dynamo import call_in_dynamo
@@ -103,7 +105,8 @@ class Compiler:
 
     def _trace(self, call: UnitForward, site: CallSite) -> Traced:
         self.varying.observe(site, call.positions)
-        traced = trace(call.current_structure(), call.unit, site, self.varying, self.unread, self.widths)
+        structure, functions = call.current_structure(), function_rules(self.rules)
+        traced = trace(structure, call.unit, site, self.varying, self.unread, self.widths, functions)
         self.varying.observe_reads(traced.handle_guards)
         return traced
 
@@ -134,6 +137,9 @@ class UnitForward:
         if torch.compiler.is_dynamo_compiling():
             return call_in_dynamo(self, args, kwargs)
         site = call_site(self.module, args, kwargs)
+        if any(type(tensor) is CutLogits for tensor in site.tensors):
+            args, kwargs = pytree.tree_map_only(CutLogits, closed, (args, kwargs))
+            return self(*args, **kwargs)
         traced, program = self.compiler.program(self, site, self.positions)
         numbers = traced.numbers(site, self.positions)
         tensors = program.run(

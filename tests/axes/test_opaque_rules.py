@@ -52,7 +52,9 @@ def shapes(_: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, 
 
 
 TABLE = {"attention": kernel, "attention_of_whole_groups": lambda *args, **options: kernel(*args, **options)}
-register_table(FunctionTable(TABLE, lambda f: ("attention" if f is kernel else "attention_of_whole_groups", shapes)))
+register_table(
+    FunctionTable(TABLE, lambda f: (f"opaque.{'attention' if f is kernel else 'attention_of_whole_groups'}", shapes))
+)
 
 
 @pytest.mark.parametrize(
