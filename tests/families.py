@@ -246,3 +246,43 @@ WRITERS: dict[str, Family] = {
     "codegen": Family("codegen", {**GPT_WRITING, "rotary_dim": 8}),
     "stablelm": Family("stablelm", WRITING),
 }
+
+
+MIXING = {**PLAIN, "pad_token_id": 0}
+HEADS_OF_A_SCAN = {"num_heads": 8, "head_dim": 16, "state_size": 16, "chunk_size": 8}
+ONE_HEAD_SUM = {"all_reduce backward parameter": 3}
+
+# Families that mix tokens in another way than by attention; what is expected is that of their first block.
+MIXERS: dict[str, Family] = {
+    "mamba": Family("mamba", {**MIXING, "state_size": 8}),
+    "mamba2": Family("mamba2", {**MIXING, **HEADS_OF_A_SCAN, "n_groups": 4}, forward=1, backward=1),
+    # One group: what all heads share is whole, and the norm behind the scan is over their full width.
+    "mamba2_one_group": Family("mamba2", {**MIXING, **HEADS_OF_A_SCAN, "n_groups": 1}, extra=ONE_HEAD_SUM),
+    "zamba": Family(
+        "zamba",
+        {
+            **MIXING,
+            "mamba_d_state": 8,
+            "mamba_dt_rank": 4,
+            "n_mamba_heads": 2,
+            "layer_types": ["mamba", "mamba"],
+            "attention_hidden_size": 128,
+            "attention_head_dim": 16,
+        },
+    ),
+    "lfm2": Family("lfm2", {**LLAMA_LIKE, "num_key_value_heads": 4, "layer_types": ["conv", "full_attention"]}),
+    "qwen3_next": Family(
+        "qwen3_next",
+        {
+            **LLAMA_LIKE,
+            "mlp_only_layers": [0, 1],
+            "layer_types": ["linear_attention", "full_attention"],
+            "linear_num_key_heads": 4,
+            "linear_num_value_heads": 8,
+            "linear_key_head_dim": 8,
+            "linear_value_head_dim": 12,
+        },
+        extra=ONE_PARAMETER_SUM,
+    ),
+    "xlstm": Family("xlstm", {**MIXING, "num_heads": 4, "num_blocks": 2, "chunk_size": 8, "qk_dim_factor": 1.0}),
+}

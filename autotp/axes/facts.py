@@ -20,7 +20,8 @@ class Fact:
         contracts: terms that are summed over.
         linear: groups of operands; the operator is linear in each group jointly, the other operands held fixed.
         zeros: groups of operands; the result is zero wherever all operands of one group are. It decides whether
-            padding (which is zero) may be summed over later.
+            padding (which is zero) may be summed over later. zero_results: of how many of the first results that is so
+            (all, unless given).
         nonzero: operands that must not be zero for the result and its derivatives to be finite (a divisor, the argument
             of a logarithm), so that their padding cannot stay zero.
         creates: terms that come into being here, from values equal along them (`expand`, `zeros`).
@@ -33,6 +34,7 @@ class Fact:
     contracts: tuple[Term, ...] = ()
     linear: tuple[frozenset[int], ...] = ()
     zeros: tuple[frozenset[int], ...] = ()
+    zero_results: int | None = None
     nonzero: frozenset[int] = frozenset()
     creates: tuple[Term, ...] = ()
     attends: bool = False

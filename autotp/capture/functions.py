@@ -9,6 +9,7 @@ traced, that one is.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 import threading
@@ -101,14 +102,18 @@ def _replacement(call: Call, function: Callable[..., Any], rule: str, fake: Call
 
 
 def _namespaces(module: nn.Module, rules: FunctionRules) -> Sequence[FunctionTable]:
-    """The namespaces of the Python modules in which a module's classes are written."""
+    """The namespaces of the Python modules in which a module's classes are written, and the attributes of its parts."""
 
     def known(function: Any) -> tuple[str, Callable[..., Any]] | None:
-        rule = rules.get(function.__name__) if inspect.isfunction(function) else None
-        return None if rule is None else (f"function.{function.__name__}", _Shapes(rule, function))
+        inner = function.func if isinstance(function, functools.partial) else function
+        rule = rules.get(inner.__name__) if inspect.isfunction(inner) else None
+        return None if rule is None else (f"function.{inner.__name__}", _Shapes(rule, function))
 
-    names = {kind.__module__ for part in module.modules() for kind in type(part).__mro__} if rules else set()
-    return [FunctionTable(vars(sys.modules[name]), known) for name in sorted(names) if name in sys.modules]
+    if not rules:
+        return []
+    names = {kind.__module__ for part in module.modules() for kind in type(part).__mro__}
+    spaces = [vars(sys.modules[name]) for name in sorted(names) if name in sys.modules]
+    return [FunctionTable(space, known) for space in (*spaces, *map(vars, module.modules()))]
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,7 @@ class Flow:
     kept: dict[torch.fx.Node, frozenset[Axis]] = field(default_factory=dict)
     gradient: frozenset[torch.fx.Node] = frozenset()
     written: frozenset[torch.fx.Node] = frozenset()
+    early: frozenset[torch.fx.Node] = frozenset()
     delayed: frozenset[str] = frozenset()
     products: set[str] = field(default_factory=set)
 
@@ -77,15 +78,17 @@ def flow(
     unread: frozenset[int] = frozenset(),
     *,
     keep: bool = False,
+    early: frozenset[torch.fx.Node] = frozenset(),
     delayed: frozenset[str] = frozenset(),
 ) -> Flow:
-    """Place every value of a graph under a choice of cuts. With `keep`, results leave as slices that say so.
+    """Place every value of a graph under a choice of cuts. With `keep`, results leave as slices that say so; what the nodes
+    in `early` read is reduced before them.
 
     A product of a partial sum with a factor that wants a gradient stays partial if its name is in `delayed`: the factor's
     gradient is then summed over the ranks. The names of all such products are noted in `products`.
     Raises UnsoundPlanError, naming node and operator, where padding would be summed as if it were data.
     """
-    state = Flow(cuts, gradient=needs_gradient(typed), written=typed.written(), delayed=delayed)
+    state = Flow(cuts, gradient=needs_gradient(typed), written=typed.written(), early=early, delayed=delayed)
     for node in typed.graph.nodes:
         if node.op == "output":
             _finish(typed, state, node, unread, keep)
@@ -123,10 +126,8 @@ def _carry(typed: TypedGraph, state: Flow, node: torch.fx.Node, held: frozenset[
     arriving: frozenset[Factor] = frozenset().union(*(state.partial[operand] for operand in fact.operands))
     groups = {factor: _summands(typed, state, node, factor) for factor in arriving - factors_in(held, state.cuts)}
     carried = frozenset(factor for factor, group in groups.items() if group and _may_wait(state, node, fact, group))
-    grows = sum(map(_bytes, _values(node))) > max(
-        (sum(map(_bytes, _values(o))) for o in fact.operands if state.partial[o]), default=0
-    )
-    if grows:
+    grows = size_of(node) > max((size_of(operand) for operand in fact.operands if state.partial[operand]), default=0)
+    if grows or node in state.early:
         carried = frozenset()
     for i, operand in enumerate(fact.operands):
         reduce = state.partial[operand] - carried
@@ -237,11 +238,14 @@ def _update(
     state.uses[consumer, operand] = Use(before.reduce | reduce, before.take | take, before.once | once)
 
 
-def _values(node: torch.fx.Node) -> list[torch.Tensor]:
+def size_of(node: torch.fx.Node) -> int:
+    """The bytes of a node's tensors, at the sizes they had when the graph was traced."""
     value = node.meta["val"]
-    return [v for v in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(v, torch.Tensor)]
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return sum(_bytes(value) for value in values if isinstance(value, torch.Tensor))
 
 
 def _bytes(value: torch.Tensor) -> int:
-    hints = [size if isinstance(size, int) else int(size.node.hint) for size in value.shape]
+    # A size that only the data tells counts as one: it is the same on both sides of a comparison.
+    hints = [size if isinstance(size, int) else int(size.node.hint or 1) for size in value.shape]
     return math.prod(hints) * value.element_size()

@@ -12,7 +12,7 @@ from ..axes.facts import Typing
 from ..axes.layout import Cuts
 from .conjugate import Backward, Price, local_share, place_backward, seconds_of
 from .flow import Flow, flow
-from .prepare import regroup_sums, split_biases
+from .prepare import regroup_sums, split_biases, taken_apart
 from .typed import TypedGraph
 from .verify import check_pins, verify
 
@@ -48,8 +48,9 @@ def place(
         check_pins(typed, cuts)
         split_biases(typed, cuts)
         first = flow(typed, cuts, unread, keep=keep, delayed=delayed)
-        regroup_sums(typed, frozenset(node for node, over in first.partial.items() if over))
-        final = flow(typed, cuts, unread, keep=keep, delayed=delayed)
+        if regroup_sums(typed, frozenset(node for node, over in first.partial.items() if over)):
+            first = flow(typed, cuts, unread, keep=keep, delayed=delayed)
+        final = flow(typed, cuts, unread, keep=keep, early=taken_apart(typed, first), delayed=delayed)
         verify(typed, final)
         return Placement(typed, final, place_backward(typed, final, price) if backward else Backward())
 
