@@ -120,8 +120,9 @@ def verify(
     """Compare a model's parallel form with the dense one in float64: outputs, every gradient, collectives.
 
     All ranks are simulated in this process, so any tp works without GPUs or a launcher. The model is copied, and
-    computes entirely in float64. A difference is relative to the tensor's largest entry, or to the model's
-    largest gradient where the true one vanishes (as a key bias's does).
+    computes entirely in float64: grouped products, which have no such kernel, group by group, in the dense model too. A
+    difference is relative to the tensor's largest entry, or to the model's largest gradient where the true one vanishes
+    (as a key bias's does).
 
     Args:
         model: as for `autotp.plan`; without weights it gets random ones.
