@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from .api import Source, check_size, examples_for, rule_folders
+from .capture.grouped import GroupedProducts
 from .capture.opaque import copy_opaque
 from .checkpoint.full import full_gradients
 from .errors import VerificationError
@@ -145,7 +146,9 @@ class Verifier:
         with Float64():
             self.found = survey(self.dense, examples, self.folders)
         self.call = _real_call(self.dense, examples[0])
-        self.paths = [unit.path for unit in self.found.units if unit.shape in self.found.problems]
+        # What a head gives may be read as slices, so that it has no gradient of its own.
+        inner = {shape for shape, problem in self.found.problems.items() if not problem.is_head}
+        self.paths = [unit.path for unit in self.found.units if unit.shape in inner]
         self.outputs, self.gradients = _run(self.dense, self.call, seed, self.paths)
 
     def plan(self, tp: int) -> Plan:
@@ -234,7 +237,7 @@ def _run(
     model.zero_grad()
     # A call may change its arguments, and every run is to see the same ones.
     args, kwargs = copy_opaque(call, lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad))
-    with Float64(), _unit_results(model, units) as results:
+    with Float64(), GroupedProducts(), _unit_results(model, units) as results:
         leaves = pytree.tree_leaves(model(*args, **kwargs))
         outputs = {f"output {i}": leaf for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
         weights = torch.Generator().manual_seed(seed)

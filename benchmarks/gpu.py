@@ -116,7 +116,7 @@ def group_of_one(device: torch.device) -> str:
         autotp.parallelize(model)
         found, written = model(ids).logits, model.generate(ids, **settings)
         value = torch.ones(4, device=device)
-        summed = state_of(model).ranks._all_reduce(value, ())
+        summed = state_of(model).ranks._all_reduce(value, (), "sum")
     if not (torch.equal(tokens, written) and torch.allclose(found, expected, rtol=0.02, atol=0.02)):
         sys.exit(f"on a group of one under {backend} the parallel model differs from the dense one")
     if not torch.equal(summed, value):

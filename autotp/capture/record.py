@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from ..errors import TraceError
 from .clone import bare, clone
 from .functions import FunctionRules, opaque_functions
+from .grouped import GroupedProducts
 from .opaque import copy_opaque
 from .symbols import Symbols
 from .units import Unit
@@ -167,7 +168,7 @@ class _Recorder:
         # With gradients, so that the recorded calls say which of their tensors need one.
         fake_args, fake_kwargs = copy_opaque((args, dict(kwargs)), self._fake)
         opaque = opaque_functions(_only_shapes, self.model, self.functions)
-        with torch.enable_grad(), opaque, self.symbols.mode, Outside():
+        with torch.enable_grad(), opaque, self.symbols.mode, GroupedProducts(), Outside():
             self._note_read(self.model(*fake_args, **fake_kwargs))
         for shape, result in self.results.items():
             tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]

@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from ..errors import TraceError
 from .clone import clone
 from .functions import FunctionRules, opaque_functions
+from .grouped import GroupedProducts
 from .handles import (
     OPAQUE,
     OPAQUE_NUMBER,
@@ -186,6 +187,7 @@ class _Tracer:
             self.symbols.mode,
             enable_python_dispatcher(),
             noting_modules(self.module),
+            GroupedProducts(),
         ):
             tracer = make_fx(
                 lambda flat: self._call(names, flat),

@@ -35,6 +35,11 @@ class UnitProblem:
     unread: frozenset[int] = frozenset()
     keep: bool = False
 
+    @property
+    def is_head(self) -> bool:
+        """Returns if a chain may end with the unit, whose result is then a slice."""
+        return any(proposal.rule.end == "output" for proposal in self.proposals)
+
     def parameters(self) -> dict[str, tuple[Term, ...]]:
         """The dims of every parameter the graph reads."""
         return {

@@ -36,8 +36,7 @@ def make_plan(
     machine, workload = machine or hardware(DEFAULT_HARDWARE), workload or Workload()
     problems = _without_small_tables(found.problems)
     if not gather_logits:
-        heads = {s for s, p in problems.items() if any(proposal.rule.end == "output" for proposal in p.proposals)}
-        problems = {shape: replace(problem, keep=shape in heads) for shape, problem in problems.items()}
+        problems = {shape: replace(problem, keep=problem.is_head) for shape, problem in problems.items()}
     weighers = {s: Weigher(p.graph, machine, workload) for s, p in problems.items()}
     tied = [names for names in parameter_owners(model).values() if len(names) > 1]
     choices = _choose_tied(found, problems, weighers, tp, tied)

@@ -26,6 +26,7 @@ from ..runtime.layers import (
     VocabParallelEmbedding,
     VocabParallelHead,
 )
+from ..runtime.logits import settle
 from ..runtime.ranks import Ranks
 from ..runtime.slices import take
 from .aside import WholeForward
@@ -104,6 +105,7 @@ def apply_plan(model: nn.Module, plan: Plan, ranks: Ranks, compilers: Mapping[Un
     for module, forward in forwards:
         module.forward = forward
     model.__dict__[ATTRIBUTE] = state
+    model.register_forward_hook(settle)
     return model
 
 

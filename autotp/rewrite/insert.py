@@ -21,6 +21,7 @@ from ..placement.place import Placement
 from ..placement.typed import factors_in, is_parameter
 from ..runtime import collectives
 from ..runtime.deferred import Deferred
+from ..runtime.logits import CutLogits
 
 
 @dataclass(frozen=True)
@@ -165,9 +166,29 @@ class _Inserter:
         return (SumLayout if isinstance(term, Sum) else ProductLayout)(parts)
 
     def _gathered(self, value: torch.fx.Node, operand: torch.fx.Node, axes: frozenset[Axis]) -> torch.fx.Node:
-        for dim, layout, over in self._cut_dims(operand, axes):
+        dims = self._cut_dims(operand, axes)
+        if len(dims) == 1 and dims[0][0] == len(self.placement.typed.facts[operand].dims) - 1:
+            dim, layout, over = dims[0]
+            if isinstance(layout, Leaf):
+                return self._opened(value, dim, layout, over)
+        for dim, layout, over in dims:
             value = self._gather_dim(value, dim, layout, over)
         return value
+
+    def _opened(self, value: torch.fx.Node, dim: int, layout: Leaf, over: Factors) -> torch.fx.Node:
+        def gather(value: torch.Tensor, ranks: Any) -> torch.Tensor:
+            if torch.compiler.is_dynamo_compiling():  # a compiled graph knows no lazy values
+                return collectives.gather(value, ranks, over, dim, layout)
+            return CutLogits.of(value, ranks, layout)
+
+        inserted, joined = self._gathering(over)
+        return self._make((value, dim), value, gather, inserted, joined=joined)
+
+    def _gathering(self, over: Factors) -> tuple[Inserted, frozenset[Axis]]:
+        """What a gather is, and the axes that are whole after it."""
+        cuts = self.placement.flow.cuts
+        joined = frozenset(axis for axis in cuts if set(cuts[axis].over) & set(over))
+        return Inserted("all_gather", "forward", "activation", over), joined
 
     def _cut_dims(self, operand: torch.fx.Node, axes: frozenset[Axis]) -> list[tuple[int, Layout, Factors]]:
         """The dims of a value that are cut along some axes, with their layouts and mesh factors."""
@@ -216,9 +237,7 @@ class _Inserter:
         def gather(value: torch.Tensor, ranks: Any) -> torch.Tensor:
             return collectives.gather(value, ranks, over, dim, layout, summed)
 
-        inserted = Inserted("all_gather", "forward", "activation", over)
-        cuts = self.placement.flow.cuts
-        joined = frozenset(axis for axis in cuts if set(cuts[axis].over) & set(over))
+        inserted, joined = self._gathering(over)
         return self._make((value, dim), value, gather, inserted, joined=joined)
 
     def _sum_part(self, node: torch.fx.Node, over: frozenset[Any], dim: int, positions: tuple[int, ...]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from ..axes.infer import infer
 from ..axes.layout import Layout
@@ -23,6 +24,7 @@ from ..chains.collect import mark_collected
 from ..placement.conjugate import Price
 from ..placement.impose import impose
 from ..placement.place import place
+from ..runtime.logits import CutLogits, closed
 from ..runtime.ranks import Ranks
 from .build import Program, build
 from .dynamo import call_in_dynamo
@@ -135,6 +137,9 @@ class UnitForward:
         if torch.compiler.is_dynamo_compiling():
             return call_in_dynamo(self, args, kwargs)
         site = call_site(self.module, args, kwargs)
+        if any(type(tensor) is CutLogits for tensor in site.tensors):
+            args, kwargs = pytree.tree_map_only(CutLogits, closed, (args, kwargs))
+            return self(*args, **kwargs)
         traced, program = self.compiler.program(self, site, self.positions)
         numbers = traced.numbers(site, self.positions)
         tensors = program.run(

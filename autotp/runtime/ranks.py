@@ -49,6 +49,8 @@ class CollectiveLog:
 class Ranks:
     """One rank's view of its tensor-parallel group. By itself it is a planned rank, which can hold parts and reach nobody."""
 
+    are_processes = False
+
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
         self._log: CollectiveLog | None = None
@@ -67,12 +69,14 @@ class Ranks:
         finally:
             self._log = before
 
-    def all_reduce(self, value: torch.Tensor, factors: Factors, phase: str, of: str = "activation") -> torch.Tensor:
-        """The sum of a value over the ranks along some factors, as a new tensor."""
+    def all_reduce(
+        self, value: torch.Tensor, factors: Factors, phase: str, of: str = "activation", op: str = "sum"
+    ) -> torch.Tensor:
+        """The sum of a value over the ranks along some factors, or with `op="max"` the largest, as a new tensor."""
         if parts_of(factors) == 1:
             return value
         self._note("all_reduce", phase, of, factors, value)
-        return self._all_reduce(value.contiguous(), factors)
+        return self._all_reduce(value.contiguous(), factors, op)
 
     def all_gather(self, value: torch.Tensor, factors: Factors, phase: str) -> list[torch.Tensor]:
         """The value of every rank along some factors, in order of their positions."""
@@ -130,7 +134,7 @@ class Ranks:
                 CollectiveCall(kind, phase, of, parts_of(factors), value.numel(), value.element_size())
             )
 
-    def _all_reduce(self, value: torch.Tensor, factors: Factors) -> torch.Tensor:
+    def _all_reduce(self, value: torch.Tensor, factors: Factors, op: str) -> torch.Tensor:
         raise self._alone()
 
     def _all_gather(self, value: torch.Tensor, factors: Factors) -> list[torch.Tensor]:
@@ -149,6 +153,8 @@ class ProcessRanks(Ranks):
     Collectives of CPU tensors between processes of one machine go through memory they share. All others are functional
     ones of torch's. `torch.compile` sees both.
     """
+
+    are_processes = True
 
     def __init__(self, lines: Sequence[Sequence[int]]) -> None:
         """`lines` are the global ranks of every tensor-parallel group; this process is in exactly one of them."""
@@ -244,12 +250,12 @@ class ProcessRanks(Ranks):
             elif self.rank == sender:
                 dist.send(value.contiguous(), dst=self.line[0], group=group)
 
-    def _all_reduce(self, value: torch.Tensor, factors: Factors) -> torch.Tensor:
+    def _all_reduce(self, value: torch.Tensor, factors: Factors, op: str) -> torch.Tensor:
         host = self.host_group(factors, value.device)
         name = self.group(factors).group_name
         if host is not None:
-            return operators.all_reduce(value, "sum", host, name)
-        return torch.ops._c10d_functional.wait_tensor(torch.ops._c10d_functional.all_reduce(value, "sum", name))
+            return operators.all_reduce(value, op, host, name)
+        return torch.ops._c10d_functional.wait_tensor(torch.ops._c10d_functional.all_reduce(value, op, name))
 
     def _all_gather(self, value: torch.Tensor, factors: Factors) -> list[torch.Tensor]:
         host = self.host_group(factors, value.device)

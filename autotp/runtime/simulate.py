@@ -54,8 +54,9 @@ class SimulatedRanks(Ranks):
             raise AutotpError(f"ranks run different collectives: {sorted({str(other) for other, _ in everything})}")
         return [value for _, value in mine]
 
-    def _all_reduce(self, value: torch.Tensor, factors: Factors) -> torch.Tensor:
-        return torch.stack(self._exchange(value, factors)).sum(0)
+    def _all_reduce(self, value: torch.Tensor, factors: Factors, op: str) -> torch.Tensor:
+        values = torch.stack(self._exchange(value, factors))
+        return values.sum(0) if op == "sum" else values.amax(0)
 
     def _all_gather(self, value: torch.Tensor, factors: Factors) -> list[torch.Tensor]:
         return self._exchange(value, factors)

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch.nn import functional
+from transformers.integrations import moe
 from transformers.models.kimi_linear import modeling_kimi_linear
 from transformers.models.mamba import modeling_mamba
 from transformers.models.mamba2 import modeling_mamba2
@@ -64,6 +65,19 @@ def ones(shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
 
 def numbers(below: int) -> Values:
     return lambda shape, generator: torch.randint(0, below, shape, generator=generator)
+
+
+def order(shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+    return torch.randperm(shape[0], generator=generator)
+
+
+def ends(shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+    """Where groups of ROWS_IN_GROUPS rows end; the first one has none."""
+    bounds = torch.randint(0, ROWS_IN_GROUPS, [shape[0] - 2], generator=generator).sort().values
+    return torch.cat([torch.zeros(1), bounds, torch.full([1], ROWS_IN_GROUPS)]).to(torch.int32)
+
+
+ROWS_IN_GROUPS = 7
 
 
 @dataclass(frozen=True)
@@ -362,6 +376,7 @@ REDUCTIONS = [
     Case("aten.sort", "a B", lambda x: x.sort(stable=True, descending=True)),
     Case("aten.topk", "a B c", lambda x: x.topk(2, 1)),
     Case("aten.topk", "a B", lambda x: x.topk(1)),
+    Case("aten.histc", "A B", lambda x: x.histc(3, -1, 1)),
     Case("aten.layer_norm", "a b C, C, C", lambda x, w, b: functional.layer_norm(x, w.shape, w, b)),
     Case("aten.layer_norm", "a B C", lambda x: functional.layer_norm(x, x.shape[1:])),
     Case("aten.layer_norm", "a B, B", lambda x, b: functional.layer_norm(x, b.shape, bias=b)),
@@ -400,6 +415,9 @@ LOOKUPS = [
     Case("aten.index", "a B c, d e", lambda x, i: x[:, i], [normal, numbers(2)]),
     Case("aten.index", "A B c, d, d", lambda x, i, j: x[i, j], [normal, numbers(2), numbers(2)]),
     Case("aten.index", "A B C, D, D", lambda x, i, j: x[i, :, j], [normal, numbers(2), numbers(2)]),
+    Case("aten.index_put", "A b, A, A b", lambda x, i, y: aten.index_put(x, [i], y), [normal, order]),
+    Case("aten.index_put", "a B c, B, c", lambda x, i, y: aten.index_put(x, [None, i], y), [normal, order]),
+    Case("aten.index_put", "A B, A B, 1", lambda x, i, y: aten.index_put(x, [i], y), [normal, flags]),
     Case("aten.gather", "a B, a C", lambda x, i: x.gather(1, i), [normal, numbers(2)]),
     Case("aten.gather", "5 B, 3 C", lambda x, i: x.gather(1, i), [normal, numbers(2)]),
     Case("aten.scatter", "a B, a 1, a 1", lambda x, i, y: x.scatter(1, i, y), [normal, numbers(2)]),
@@ -413,6 +431,13 @@ CONTRACTIONS = [
     Case("aten.linear", "a b i, o i", functional.linear),
     Case("aten.linear", "a b i, o i, o", functional.linear),
     Case("aten.linear", "i, o i", functional.linear),
+    *(
+        Case(operator, "N k, E k m, E", product, [normal, normal, ends], {"N": ROWS_IN_GROUPS, "E": 4})
+        for operator, product in (
+            ("autotp.grouped_mm", torch.ops.autotp.grouped_mm),
+            ("transformers.grouped_mm_fallback", moe.torch.ops.transformers.grouped_mm_fallback),
+        )
+    ),
     Case("aten.mm", "a b, b c", torch.mm),
     Case("aten.bmm", "a b c, a c d", torch.bmm),
     Case("aten.mv", "a b, b", torch.mv),
@@ -731,8 +756,23 @@ def normalised_heads(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return torch.einsum("bhd,hdo->bo", x / (x * x).sum(-1, keepdim=True).sqrt(), w)
 
 
+def experts(
+    x: torch.Tensor, up: torch.Tensor, bias: torch.Tensor, down: torch.Tensor, ends: torch.Tensor, which: torch.Tensor
+) -> torch.Tensor:
+    """Gate and up projection side by side, every row with the matrices of its group."""
+    one, other = (torch.ops.autotp.grouped_mm(x, up, ends) + bias[which]).unflatten(-1, (-1, 2)).unbind(-1)
+    return torch.ops.autotp.grouped_mm(functional.silu(one) * other, down.transpose(1, 2), ends)
+
+
 MODELS = [
     Case("gated MLP", "b s x, [i i] x, o i", gated),
+    Case(
+        "experts",
+        "N x, E x (i 2), E (i 2), E o i, E, N",
+        experts,
+        [*[normal] * 4, ends, numbers(4)],
+        {"N": ROWS_IN_GROUPS, "E": 4},
+    ),
     Case(
         "MLP with biases",
         "b x, i x, i, o i, o",

@@ -29,6 +29,7 @@ from autotp.chains.collect import mark_collected
 from autotp.errors import UnsoundPlanError
 from autotp.placement.place import place
 from autotp.rewrite.build import Program, build
+from autotp.runtime.logits import closed
 from autotp.runtime.ranks import Ranks
 from autotp.runtime.simulate import simulate
 from autotp.runtime.slices import take
@@ -241,7 +242,8 @@ def _local(program: Program, ranks: Ranks, captured: Captured) -> Function:
         for i, value in enumerate(values):
             module.__dict__[f"operand_{i}"] = value
         inputs = [values[i] for i in captured.inputs]
-        return program.run(module, ranks, *inputs, *captured.handles().values(), *program.constants)
+        results = program.run(module, ranks, *inputs, *captured.handles().values(), *program.constants)
+        return [closed(result) for result in results]
 
     return run
 

@@ -14,6 +14,7 @@ import autotp
 from autotp.checkpoint.full import state_of
 from autotp.huggingface.models import build_model
 from autotp.runtime.launch import run_ranks
+from autotp.verify import Float64
 from tests.families import FAMILIES, WRITERS
 
 VOCABULARY = 250  # three ranks hold 84, 84 and 82 rows
@@ -86,3 +87,50 @@ def test_packed_texts_equal_the_texts_apart() -> None:
     for (whole, every), (chosen, few) in run_ranks(packed_logits, 2):
         assert max(whole, chosen) < 1e-12
         assert (every, few) == (19 * math.ceil(VOCABULARY / 2), 2 * math.ceil(VOCABULARY / 2))
+
+
+# The shared loss after a soft cap, and a model's own after a bias of the vocabulary.
+WITH_LABELS = ("gemma2", "bart")
+
+
+def loss_on_ranks(name: str) -> tuple[float, ...] | str:
+    """Runs on a rank: differences of loss, logits and gradients; a text says what else is wrong."""
+    torch.manual_seed(0)
+    dense = build_model({**FAMILIES, **WRITERS}[name].config(), meta=False).double()
+    parallel: Any = autotp.parallelize(copy.deepcopy(dense))
+    labels = ids().masked_fill(ids() % 5 == 0, -100)
+    with Float64():
+        expected = dense(ids(), labels=labels)
+        with state_of(parallel).ranks.logging() as log:
+            found = parallel(ids(), labels=labels)
+        sent = [(call.kind, call.elements) for call in log.calls if call.phase == "loss"]
+        if sent != [("all_reduce", 22), ("all_reduce", 44)] or any(call.kind == "all_gather" for call in log.calls):
+            return f"{name} sent {sent}"
+        if not (isinstance(found.logits, DTensor) and found[1] is found.logits):
+            return f"{name} has logits of the type {type(found.logits).__name__}"
+        expected.loss.backward()
+        found.loss.backward()
+    own = autotp.full_gradients(parallel)
+    true = {n: p.grad for n, p in dense.named_parameters() if p.grad is not None}
+    largest = max(float(g.abs().max()) for g in true.values())
+    gradients = max(float((own[n] - g).abs().max()) for n, g in true.items()) / largest
+    logits = float((found.logits.full_tensor() - expected.logits).detach().abs().max())
+    return abs(float((found.loss - expected.loss).detach())), logits, gradients
+
+
+def losses_on_ranks() -> list[Any]:
+    """Runs on a rank."""
+    dense = dense_model("llama")
+    parallel: Any = autotp.parallelize(copy.deepcopy(dense))
+    args = {"labels": ids(), "num_items_in_batch": torch.tensor(7), "ignore_index": 5}
+    with Float64(), torch.no_grad():
+        by_number = abs(float(parallel(ids(), **args).loss - dense(ids(), **args).loss))
+    return [by_number, *map(loss_on_ranks, WITH_LABELS)]
+
+
+def test_a_loss_reads_cut_logits() -> None:
+    for by_number, *found in run_ranks(losses_on_ranks, 2):
+        assert by_number < 1e-12
+        for name, differences in zip(WITH_LABELS, found, strict=True):
+            assert not isinstance(differences, str), differences
+            assert max(differences) < 1e-11, (name, differences)

@@ -1,0 +1,230 @@
+"""Logits as they leave a head that is cut over the vocabulary: this rank's slice, whole for whoever needs them whole.
+
+Pointwise functions, views and the cross-entropy work on the slice. Every other operator gets whole logits, at one
+all-gather, so the model's own Python computes what it always did.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.utils import _pytree as pytree
+
+from ..axes.layout import Leaf, factors_of, ordered
+from .collectives import enter, gather, keep_cut, slice_to_rank
+from .loss import cut_cross_entropy
+from .ranks import Ranks
+
+T = torch.Tensor
+POINTWISE = frozenset(
+    {T.float, T.double, T.half, T.bfloat16, T.to, T.contiguous, T.clone, T.detach, T.neg, T.__neg__, T.tanh, T.mul, T.__mul__}
+    | {T.__rmul__, T.div, T.__truediv__, T.add, T.__add__, T.__radd__, T.sub, T.__sub__, T.clamp, torch.clone, torch.neg}
+    | {torch.tanh, torch.mul, torch.div, torch.add, torch.sub, torch.clamp}
+)  # fmt: skip
+VIEWS = frozenset({T.view, T.reshape, T.flatten, T.unsqueeze, T.squeeze, torch.reshape, torch.flatten, torch.squeeze})
+_STEPS = (int, slice, torch.Tensor, type(Ellipsis))
+
+
+@dataclass
+class _Head:
+    """Where logits come from, shared by all that is made of them; `lost` says that a loss has read them cut."""
+
+    ranks: Ranks
+    layout: Leaf
+    lost: bool = False
+
+
+class _Open(torch.autograd.Function):
+    """Forward, cut logits of a slice; backward, this rank's slice of the gradient of whole ones."""
+
+    @staticmethod
+    def forward(ctx, local, head):  # type: ignore[no-untyped-def]
+        ctx.head, ctx.dim = head, local.dim() - 1
+        shape = (*local.shape[:-1], head.layout.size)
+        return torch.Tensor._make_wrapper_subclass(CutLogits, shape, dtype=local.dtype, device=local.device)
+
+    @staticmethod
+    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        return slice_to_rank(gradient, ctx.head.ranks, [*[None] * ctx.dim, ctx.head.layout]), None
+
+
+class _Close(torch.autograd.Function):
+    """Whole logits of cut ones."""
+
+    @staticmethod
+    def forward(ctx, logits):  # type: ignore[no-untyped-def]
+        return logits.whole()
+
+    @staticmethod
+    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        return gradient
+
+
+class CutLogits(torch.Tensor):
+    """Logits of which this rank holds a slice of the last dim. They have the shape of the whole."""
+
+    head: _Head
+    local: torch.Tensor
+    _whole: torch.Tensor | None
+
+    @staticmethod
+    def of(local: torch.Tensor, ranks: Ranks, layout: Leaf) -> CutLogits:
+        """The logits of which a tensor is this rank's slice, padding included."""
+        return CutLogits._of(local, _Head(ranks, layout))
+
+    @staticmethod
+    def _of(local: torch.Tensor, head: _Head) -> CutLogits:
+        logits: CutLogits = _Open.apply(local, head)
+        logits.__dict__.update(head=head, local=local, _whole=None)
+        return logits
+
+    def whole(self) -> torch.Tensor:
+        """Whole logits without a history, gathered at the first use; all ranks must come here together."""
+        if self._whole is None:
+            with torch.no_grad():
+                head = self.head
+                over = ordered(factors_of(head.layout))
+                self._whole = gather(self.local, head.ranks, over, self.dim() - 1, head.layout)
+        return self._whole
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return f"CutLogits({tuple(self.shape)}, local {tuple(self.local.shape)}, {self.dtype})"
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        with torch._C.DisableTorchFunctionSubclass():
+            result = _on_slices(func, args, kwargs)
+            return func(*args, **kwargs) if result is None else result
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        given = pytree.tree_map_only(CutLogits, CutLogits.whole, (args, kwargs or {}))
+        result = func(*given[0], **given[1])
+        written = next((arg for arg in args if isinstance(arg, CutLogits) and arg._whole is result), None)
+        return result if written is None else written
+
+
+def _on_slices(func: Any, args: Any, kwargs: Mapping[str, Any]) -> torch.Tensor | None:
+    """The result of a function that is computed on slices; None where the logits must be, or are already, whole."""
+    logits = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, CutLogits)]
+    if len(logits) != 1 or logits[0]._whole is not None:
+        return None
+    if func is functional.cross_entropy and logits[0] is (args[0] if args else kwargs.get("input")):
+        return _cross_entropy(*args, **kwargs)
+    local: torch.Tensor | None = None
+    if func in POINTWISE:
+        local = _pointwise(func, logits[0], args, kwargs)
+    elif func in VIEWS and args[0] is logits[0]:
+        local = _viewed(func, logits[0], args, kwargs)
+    elif func is T.__getitem__ and args[0] is logits[0]:
+        local = logits[0].local[args[1]] if _takes_rows(args[1], logits[0].dim()) else None
+    return None if local is None else CutLogits._of(local, logits[0].head)
+
+
+def _pointwise(
+    func: Callable[..., Any], logits: CutLogits, args: Any, kwargs: Mapping[str, Any]
+) -> torch.Tensor | None:
+    """A pointwise function on slices: another operand is sliced too, and its gradient is the sum of the ranks'."""
+    ranks, layout = logits.head.ranks, logits.head.layout
+    over = ordered(factors_of(layout))
+    tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    fit = all(leaf.dim() <= logits.dim() and (not leaf.dim() or leaf.shape[-1] in (1, layout.size)) for leaf in tensors)
+    if not fit or "out" in kwargs:
+        return None
+
+    def local(operand: torch.Tensor) -> torch.Tensor:
+        if operand is logits:
+            return logits.local
+        operand = enter(operand, ranks, over)
+        along = operand.dim() > 0 and operand.shape[-1] == layout.size
+        return slice_to_rank(operand, ranks, [*[None] * (operand.dim() - 1), layout]) if along else operand
+
+    args, kwargs = pytree.tree_map_only(torch.Tensor, local, (args, kwargs))
+    result: torch.Tensor = func(*args, **kwargs)
+    return result
+
+
+def _viewed(func: Callable[..., Any], logits: CutLogits, args: Any, kwargs: Mapping[str, Any]) -> torch.Tensor | None:
+    """A view on slices, where it leaves every row of logits as it is."""
+    shape = func(torch.empty(logits.shape, device="meta"), *args[1:], **kwargs).shape
+    if not shape or shape[-1] != logits.shape[-1]:
+        return None
+    return logits.local.reshape(*shape[:-1], logits.local.shape[-1])
+
+
+def _takes_rows(index: Any, dims: int) -> bool:
+    """Returns if an index into so many dims leaves the last one as it is."""
+    steps = index if isinstance(index, tuple) else (index,)
+    if not steps or any(isinstance(step, bool) or not isinstance(step, _STEPS) for step in steps):
+        return False
+    *before, last = steps
+    if isinstance(last, slice) and last == slice(None):
+        return True
+    if any(step is Ellipsis for step in before):
+        return False
+    flags = [step.dim() for step in steps if isinstance(step, torch.Tensor) and step.dtype in (torch.bool, torch.uint8)]
+    return sum(flags) + len(steps) - len(flags) - (last is Ellipsis) < dims
+
+
+def _cross_entropy(
+    input: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    size_average: bool | None = None,
+    ignore_index: int = -100,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> torch.Tensor | None:
+    """`F.cross_entropy` of cut logits; None for a form that is computed on whole ones."""
+    assert isinstance(input, CutLogits)
+    rare = weight is not None or size_average is not None or reduce is not None or target.is_floating_point()
+    if rare or input.dim() != 2 or target.dim() != 1 or math.prod(input.shape) == 0:
+        return None
+    input.head.lost = True
+    return cut_cross_entropy(
+        input.local,
+        target,
+        input.head.ranks,
+        input.head.layout,
+        ignored=ignore_index,
+        reduction=reduction,
+        smoothing=label_smoothing,
+    )
+
+
+def settle(module: Any, args: Any, result: Any) -> Any:
+    """What a model returns, as its forward hook: logits that a loss has read stay cut, as a distributed tensor where ranks
+    are processes; all others become whole."""
+    return None if torch.compiler.is_dynamo_compiling() else _settled(result)
+
+
+def _settled(value: Any) -> Any:
+    if isinstance(value, CutLogits):
+        return _settled_logits(value)
+    if isinstance(value, dict):
+        for name in [name for name, part in value.items() if isinstance(part, CutLogits)]:
+            value[name] = _settled_logits(value[name])
+    elif type(value) in (tuple, list):
+        return type(value)(map(_settled, value))
+    return value
+
+
+def _settled_logits(logits: CutLogits) -> torch.Tensor:
+    head = logits.head
+    if not head.lost or logits._whole is not None:
+        return closed(logits)
+    if not head.ranks.are_processes:
+        return logits
+    return keep_cut(logits.local, head.ranks, ordered(factors_of(head.layout)), logits.dim() - 1, head.layout)
+
+
+def closed(value: torch.Tensor) -> torch.Tensor:
+    """Whole logits for cut ones, with their history; any other tensor as it is."""
+    return _Close.apply(value) if isinstance(value, CutLogits) else value

@@ -1,0 +1,75 @@
+"""Cross-entropy over a vocabulary of which every rank holds some: three numbers a token are reduced, logits never gathered."""
+
+from __future__ import annotations
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from ..axes.layout import Factors, Leaf
+from .ranks import Ranks
+
+
+class _CutLoss(torch.autograd.Function):
+    """The loss of every token, by the formula of the log-sum-exp; backward is local: softmax less the wanted distribution."""
+
+    @staticmethod
+    def forward(ctx, logits, target, ranks, over, vocabulary, ignored, smoothing):  # type: ignore[no-untyped-def]
+        first = ranks.coordinate(over) * logits.shape[1]
+        present = max(0, min(logits.shape[1], vocabulary - first))
+        held = logits[:, :present]
+        place, here, counts = target - first, (target >= first) & (target < first + present), target != ignored
+        torch._assert_async(((target >= 0) & (target < vocabulary) | ~counts).all(), "a target is out of bounds")
+        place = torch.where(here, place, 0).unsqueeze(1)
+        # A rank may hold padding only: its largest logit is none.
+        largest = held.amax(1) if present else held.new_full((len(held),), float("-inf"))
+        largest = ranks.all_reduce(largest, over, "loss", op="max")
+        shifted = held - largest.unsqueeze(1)
+        wanted = shifted.gather(1, place).squeeze(1) * here if present else torch.zeros_like(largest)
+        sums = [wanted, shifted.sum(1)] if smoothing else [wanted]
+        exponentials = shifted.exp_()
+        wanted, total, *rest = ranks.all_reduce(torch.stack([sums[0], exponentials.sum(1), *sums[1:]]), over, "loss")
+        loss = total.log() - (1 - smoothing) * wanted
+        if smoothing:
+            loss = loss - smoothing / vocabulary * rest[0]
+        ctx.save_for_backward(exponentials, total, place, here, counts)
+        ctx.width, ctx.smoothing, ctx.vocabulary = logits.shape[1], smoothing, vocabulary
+        return loss * counts
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        exponentials, total, place, here, counts = ctx.saved_tensors
+        scale = (gradient * counts).unsqueeze(1)
+        part = exponentials * (scale / total.unsqueeze(1))
+        if ctx.smoothing:
+            part -= scale * (ctx.smoothing / ctx.vocabulary)
+        if part.shape[1]:
+            part.scatter_add_(1, place, -(1 - ctx.smoothing) * scale * here.unsqueeze(1))
+        return torch.nn.functional.pad(part, (0, ctx.width - part.shape[1])), *[None] * 6
+
+
+def cut_cross_entropy(
+    logits: torch.Tensor,
+    target: torch.Tensor,
+    ranks: Ranks,
+    layout: Leaf,
+    *,
+    ignored: int = -100,
+    reduction: str = "mean",
+    smoothing: float = 0.0,
+) -> torch.Tensor:
+    """`F.cross_entropy` of whole logits (tokens, vocabulary), from this rank's (tokens, local) with its padding.
+
+    `target` (tokens,) is whole. Two all-reduces forward, of one and of two numbers a token (three with `smoothing`), and none
+    backward. Narrow floats are computed in float32. Raises RuntimeError for a target that is no entry of the vocabulary.
+    """
+    assert layout.cut is not None
+    narrow = logits.dtype in (torch.float16, torch.bfloat16)
+    wide = logits.float() if narrow else logits
+    over: Factors = layout.cut.over
+    losses = _CutLoss.apply(wide, target, ranks, over, layout.size, ignored, smoothing)
+    if reduction == "mean":
+        losses = losses.sum() / (target != ignored).sum()
+    elif reduction == "sum":
+        losses = losses.sum()
+    return losses.to(logits.dtype) if narrow and not torch.is_autocast_enabled(logits.device.type) else losses
