@@ -152,7 +152,8 @@ class Verifier:
         # What a head gives may be read as slices, so that it has no gradient of its own.
         inner = {shape for shape, problem in self.found.problems.items() if not problem.is_head}
         self.paths = [unit.path for unit in self.found.units if unit.shape in inner]
-        self.outputs, self.gradients = _run(self.dense, self.call, seed, self.paths)
+        # A copy runs, since a model may keep something of a call, and every run is to begin with the same one.
+        self.outputs, self.gradients = _run(copy.deepcopy(self.dense), self.call, seed, self.paths)
 
     def plan(self, tp: int) -> Plan:
         """The best plan of the model for so many ranks."""
