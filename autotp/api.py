@@ -158,10 +158,11 @@ def parallelize(
 
 def join_ranks(model: nn.Module, ranks: Ranks) -> None:
     """What a parallel model's own methods need to know of its ranks: `generate`, `state_dict`, `load_state_dict`,
-    `gradient_checkpointing_enable`."""
+    `gradient_checkpointing_enable`; and one state of random numbers."""
     if models.can_generate(model):
         keep_in_step(model, ranks)
     keep_checkpointing(model)
+    ranks.share_random_state()  # dropout of what is whole draws the same on all ranks
     attach(model)
 
 
