@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from .api import Source, check_size, examples_for, rule_folders
+from .capture.grouped import GroupedProducts
 from .capture.opaque import copy_opaque
 from .checkpoint.full import full_gradients
 from .errors import VerificationError
@@ -100,6 +101,8 @@ class Float64(TorchFunctionMode):
 
         if func in (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16):
             func = torch.Tensor.double
+        if func in (torch.tensor, torch.full) and any(isinstance(leaf, float) for leaf in pytree.tree_leaves(args)):
+            kwargs = {"dtype": torch.float64, **(kwargs or {})}
         if any(isinstance(leaf, torch.dtype) for leaf in pytree.tree_leaves((args, kwargs))):
             args, kwargs = pytree.tree_map(widen, (args, kwargs or {}))
         return func(*args, **(kwargs or {}))
@@ -236,7 +239,7 @@ def _run(
     model.zero_grad()
     # A call may change its arguments, and every run is to see the same ones.
     args, kwargs = copy_opaque(call, lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad))
-    with Float64(), _unit_results(model, units) as results:
+    with Float64(), GroupedProducts(), _unit_results(model, units) as results:
         leaves = pytree.tree_leaves(model(*args, **kwargs))
         outputs = {f"output {i}": leaf for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
         weights = torch.Generator().manual_seed(seed)

@@ -19,6 +19,7 @@ from .checkpoint.load import fill, loading, report
 from .errors import PlanError, UsageError
 from .huggingface import models, pretrained
 from .opening import Opened, open_checkpoint, part_of_rank
+from .plan_cache import cached_plan
 from .planner.make import make_plan
 from .planner.plan import Plan, UnitPlan
 from .planner.survey import survey
@@ -53,7 +54,8 @@ def from_pretrained(
         tp: number of ranks; the world size unless given.
         mesh: as for `autotp.parallelize`.
         dtype: of the weights; what transformers takes unless given: that of the configuration, else of the checkpoint.
-        plan: a plan from `autotp.plan`; made here, by rank 0, unless given.
+        plan: a plan from `autotp.plan`. Unless given, rank 0 makes it, and keeps it in `$AUTOTP_CACHE` (`~/.cache/autotp/plans`
+            unless set) for the next time an equal model is loaded.
         device: where the weights go; the current GPU under NCCL, else the CPU.
         rules: as for `autotp.plan`.
 
@@ -83,7 +85,8 @@ def place(
     def choose() -> str:
         chosen = _given(opened(), plan, ranks.size)
         if chosen is None and ranks.rank == 0:
-            chosen = make_plan(opened().model, found(), ranks.size)
+            model = opened().model
+            chosen = cached_plan(model, ranks.size, rules, lambda: make_plan(model, found(), ranks.size))
         return "" if chosen is None else chosen.to_json()
 
     plan = _agreed(share(ranks, LOAD, choose, ARRIVE_S))

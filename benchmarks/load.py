@@ -25,7 +25,7 @@ import torch.distributed as dist
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 TP, RUNS, MB = 4, 5, 10**6
-OURS, PLANNING, THEIRS = "autotp, plan from a file", "autotp, planning included", "transformers"
+OURS, PLANNING, THEIRS = "autotp", "autotp, never loaded before", "transformers"
 SHAPE = {
     "hidden_size": 2048,
     "intermediate_size": 5632,
@@ -64,13 +64,6 @@ def write_checkpoint(folder: Path) -> None:
     build_model(AutoConfig.for_model("llama", **SHAPE), meta=False).save_pretrained(folder, max_shard_size="500MB")
 
 
-def write_plan(folder: Path, tp: int, file: Path) -> None:
-    """What `autotp plan FOLDER --tp N --out FILE` does."""
-    import autotp
-
-    autotp.plan(folder, tp).save(file)
-
-
 def resident(field: str) -> int:
     """VmRSS or VmHWM of this process."""
     for line in Path("/proc/self/status").read_text().splitlines():
@@ -79,8 +72,8 @@ def resident(field: str) -> int:
     raise RuntimeError(f"no {field} in /proc/self/status")
 
 
-def load(folder: Path, way: str, plan: Path) -> Measured:
-    """Load on a rank."""
+def load(folder: Path, way: str, plans: Path) -> Measured:
+    """Load on a rank; `plans` is where autotp keeps the plans that it has made."""
     import transformers
 
     import autotp
@@ -88,7 +81,7 @@ def load(folder: Path, way: str, plan: Path) -> Measured:
 
     transformers.logging.disable_progress_bar()
     rank, size = dist.get_rank(), dist.get_world_size()
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size))
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), AUTOTP_CACHE=str(plans))
     from transformers import AutoModelForCausalLM, LlamaForCausalLM  # the modules that either way needs
 
     assert LlamaForCausalLM
@@ -96,7 +89,7 @@ def load(folder: Path, way: str, plan: Path) -> Measured:
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
     bare, start, processor = resident("VmRSS"), time.perf_counter(), time.process_time()
     if way != THEIRS:
-        model = autotp.from_pretrained(folder, plan=autotp.Plan.load(plan) if way == OURS else None)
+        model = autotp.from_pretrained(folder)
     else:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -135,12 +128,11 @@ def main() -> None:
         size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
         for file in folder.glob("*.safetensors"):
             file.read_bytes()
-        plan = Path(temporary) / "plan.json"
-        run_ranks(write_plan, 1, folder, arguments.tp, plan)
-        runs: dict[str, list[list[Measured]]] = {OURS: [], PLANNING: [], THEIRS: []}
-        for _ in range(arguments.runs):
+        runs: dict[str, list[list[Measured]]] = {PLANNING: [], OURS: [], THEIRS: []}
+        for number in range(arguments.runs):
             for way, measured in runs.items():
-                measured.append(run_ranks(load, arguments.tp, folder, way, plan))
+                plans = Path(temporary) / f"plans-{number}"
+                measured.append(run_ranks(load, arguments.tp, folder, way, plans))
     report(size, arguments.tp, runs)
 
 

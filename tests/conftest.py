@@ -1,4 +1,5 @@
-"""What every test runs under: no network, one thread a process (many ranks share few cores), no terminal's width."""
+"""What every test runs under: no network, one thread a process (many ranks share few cores), no terminal's width, and no
+plans that were kept by an earlier run."""
 
 import os
 
@@ -7,6 +8,12 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.pop("COLUMNS", None)
 
+import pytest
 import torch
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_plans(tmp_path_factory: pytest.TempPathFactory) -> None:
+    os.environ["AUTOTP_CACHE"] = str(tmp_path_factory.mktemp("plans"))

@@ -16,6 +16,8 @@ from .unify import CannotUnify, unify
 
 def operator_name(target: Any) -> str:
     """`aten.linear` for `torch.ops.aten.linear.default`; the function's name for a Python function."""
+    if hasattr(target, "operator"):
+        return str(target.operator)
     if isinstance(target, torch._ops.OpOverload):
         return f"{target.namespace}.{target._schema.name.split('::')[1]}"
     return getattr(target, "__name__", str(target))
@@ -26,7 +28,7 @@ def named_arguments(node: torch.fx.Node) -> dict[str, Any]:
     (`"0"`), where there is no schema."""
     target = node.target
     if hasattr(target, "argument_names"):
-        return dict(zip(target.argument_names, node.args, strict=True))
+        return {**getattr(target, "constants", {}), **dict(zip(target.argument_names, node.args, strict=True))}
     if not isinstance(target, torch._ops.OpOverload):
         return {str(i): value for i, value in enumerate(node.args)} | dict(node.kwargs)
     named: dict[str, Any] = {}
@@ -51,7 +53,7 @@ class Call:
     def __init__(self, node: torch.fx.Node, known: dict[torch.fx.Node, Fact], sizes: Sizes) -> None:
         self.node = node
         # A method of an opaque object is known by the method's name.
-        self.name = f"opaque.{node.meta['opaque']}" if "opaque" in node.meta else operator_name(node.target)
+        self.name = node.meta.get("opaque") or operator_name(node.target)
         self.sizes = sizes
         self.arguments = named_arguments(node)
         self._known = known

@@ -26,7 +26,7 @@ def infer(graph: torch.fx.Graph, rules: Mapping[str, Rule]) -> Typing:
         if node.op in ("placeholder", "get_attr"):
             if isinstance(value, torch.Tensor):
                 facts[node] = Fact((tuple(axis(sizes(size)) for size in value.shape),))
-        elif node.op == "call_function" and _has_tensor(value):
+        elif node.op == "call_function" and (_has_tensor(value) or "opaque" in node.meta):
             call = Call(node, facts, sizes)
             rule = unruled if "writes" in node.meta else rule_for(call, rules)
             if rule is unruled:
@@ -35,7 +35,8 @@ def infer(graph: torch.fx.Graph, rules: Mapping[str, Rule]) -> Typing:
             writes.append(call)
     for call in writes:
         for shared in facts.keys() & set(call.node.meta.get("writes", ())):
-            call.pin(facts[shared].dims, "it writes into memory that other values share")
+            for dims in facts[shared].outputs:
+                call.pin(dims, "it writes into memory that other values share")
     return Typing(facts, missing)
 
 

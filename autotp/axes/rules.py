@@ -14,6 +14,7 @@ import torch
 from ..errors import RuleError, nearest
 from .call import Call, is_tensor
 from .facts import Fact
+from .function import FunctionRule, parse_function
 from .signature import parse_signature
 
 Rule: TypeAlias = Callable[[Call], Fact]
@@ -96,6 +97,12 @@ CLASSES: Mapping[str, Rule] = {
     "other": Pointwise(),
 }
 SIGNATURE_KEYS = frozenset({"signature", "whole", "attends"})
+_TEXT = (str, "text such as 'x: b t c, A: c -> b t c'")
+FUNCTION_KEYS: Mapping[str, tuple[type, str]] = {
+    **dict.fromkeys(("signature", "whole", "zeros", "writes", "unused"), _TEXT),
+    "zeros_if": (dict, "a table such as { activation = ['silu'] }"),
+    "zero_results": (int, "a number of results"),
+}
 
 
 def unruled(call: Call) -> Fact:
@@ -147,7 +154,9 @@ def _read(path: Path) -> dict[str, Rule]:
     rules: dict[str, Rule] = {}
     for namespace, entries in read_toml(path).items():
         for name, entry in _expect(path, namespace, entries, dict, "a table such as [aten]").items():
-            if name == "pointwise":
+            if namespace == "function":
+                rules[f"function.{name}"] = _read_function(path, f"function.{name}", entry)
+            elif name == "pointwise":
                 rules.update(_read_pointwise(path, namespace, entry))
             else:
                 rules[f"{namespace}.{name}"] = _read_signature(path, f"{namespace}.{name}", entry)
@@ -165,14 +174,36 @@ def _read_pointwise(path: Path, namespace: str, entry: Any) -> dict[str, Rule]:
     return rules
 
 
-def _read_signature(path: Path, name: str, entry: Any) -> Rule:
+def _options(path: Path, name: str, entry: Any, known: frozenset[str], example: str) -> dict[str, Any]:
+    """The settings of an entry that is a signature, or a table with one."""
     options: dict[str, Any] = (
         {"signature": entry} if isinstance(entry, str) else _expect(path, name, entry, dict, "text or a table")
     )
-    for key in options.keys() - SIGNATURE_KEYS:
-        raise RuleError(f"{path}: unknown key {key!r} in {name}{nearest(key, SIGNATURE_KEYS)}")
+    for key in options.keys() - known:
+        raise RuleError(f"{path}: unknown key {key!r} in {name}{nearest(key, known)}")
     if "signature" not in options:
-        raise RuleError(f"{path}: {name} has no signature, write for example '... i, o i, o? -> ... o'")
+        raise RuleError(f"{path}: {name} has no signature, write for example {example!r}")
+    return options
+
+
+def _read_function(path: Path, name: str, entry: Any) -> Rule:
+    options = _options(path, name, entry, frozenset(FUNCTION_KEYS), "x: b t c, A: c -> b t c")
+    for key, value in options.items():
+        _expect(path, f"{key} of {name}", value, *FUNCTION_KEYS[key])
+    try:
+        return parse_function(options.pop("signature"), **options)
+    except RuleError as error:
+        raise RuleError(f"{path}: {name}: {error}") from error
+
+
+def function_rules(folders: tuple[Path, ...] = ()) -> dict[str, FunctionRule]:
+    """The rules of Python functions, by the functions' names."""
+    named = operator_rules(folders).items()
+    return {name.partition(".")[2]: rule for name, rule in named if isinstance(rule, FunctionRule)}
+
+
+def _read_signature(path: Path, name: str, entry: Any) -> Rule:
+    options = _options(path, name, entry, SIGNATURE_KEYS, "... i, o i, o? -> ... o")
     for key, value in options.items():
         kind, words = (bool, "true or false") if key == "attends" else (str, "text such as '... i, o i, o? -> ... o'")
         _expect(path, f"{key} of {name}", value, kind, words)

@@ -2,7 +2,8 @@
 
 One group of letters per tensor operand and per result. Equal letters are one term, a letter missing on the right is
 contracted, `...` is any number of leading dims (broadcast), a group ending in `?` may be absent, and a dim of size one
-broadcasts against a larger one of the same letter.
+broadcasts against a larger one of the same letter. What has a letter that is summed over is a factor of a product; of the
+other operands those are added to it that have a letter which need not be whole, the rest only say how (an index).
 """
 
 from __future__ import annotations
@@ -86,15 +87,26 @@ class _Application:
         whole = [self.terms[letter] for letter in self.signature.whole if letter in self.terms]
         self.call.pin(whole, "the operator needs this dimension whole")
         contracted = [self.terms[letter] for letter in sorted(self.signature.contracted) if letter in self.terms]
-        outputs = [self._result(group, leading, number) for number, group in enumerate(self.signature.results)]
-        bilinear = bool(contracted) and not self.signature.whole and len(operands) >= 2
+        value = self.call.node.meta["val"]
+        results = self.signature.results[: len(value)] if isinstance(value, (list, tuple)) else self.signature.results
+        outputs = [self._result(group, leading, number) for number, group in enumerate(results)]
+        factors, added = self._roles([group for _, group in operands])
         return self.call.fact(
             *outputs,
             contracts=contracted,
-            linear=[[0], [1]] if bilinear and len(operands) == 2 else (),
-            zeros=[[side, *range(2, len(operands))] for side in (0, 1)] if bilinear else (),
+            linear=[[i] for i in factors] if not added else (),
+            zeros=[[i, *added] for i in factors],
             attends=self.signature.attends,
         )
+
+    def _roles(self, groups: list[Group]) -> tuple[list[int], list[int]]:
+        """The operands that are multiplied, and those that are added to their product."""
+        whole = self.signature.whole
+        summed = self.signature.contracted - whole
+        factors = [i for i, group in enumerate(groups) if summed & set(group.letters)]
+        if len(factors) < 2:
+            return [], []
+        return factors, [i for i, group in enumerate(groups) if i not in factors and not set(group.letters) <= whole]
 
     def _match_operands(self) -> list[tuple[Dims, Group]]:
         """Operands in schema order; an optional group is dropped when there are fewer operands than groups."""

@@ -1,33 +1,45 @@
-"""Opaque functions: Python functions that a model looks up in a table while it runs and that are called for real.
+"""Opaque functions: Python functions that are called for real, and not traced through.
 
-A kernel behind Python that reads values, or one of a user's own, cannot be traced. While tracing, its entry in the table
-is replaced by one that becomes a single node; the program calls the function itself, on the rank's slices.
+A kernel behind Python that reads values, or one of a user's own, cannot be traced; a loop over time that can be would make
+the trace hold for one length only. While tracing, such a function is replaced where the model looks it up (a table, or
+the namespace of the model's code) by one that becomes a single node; the program calls the function itself, on the rank's
+slices. And where what a name stands for reads values, but a table has a function that computes the same and can be traced,
+that one is.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
+import sys
 import threading
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
+from torch import nn
 from torch.utils import _pytree as pytree
 
+from ..axes.function import FunctionRule, Part
 from .calls import check_shapes
 
 # What is done instead of calling: (name of the operator rule, function, function for the result's shapes, args, kwargs).
 Call: TypeAlias = Callable[[str, Callable[..., Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+# Rules of functions by the functions' names.
+FunctionRules: TypeAlias = Mapping[str, FunctionRule]
 
 
 @dataclass(frozen=True)
 class FunctionTable:
     """A table of functions by name. `opaque` says of an entry the name of its operator rule and a function that gives
-    results of the right shapes, or None if it is traced through."""
+    results of the right shapes, or None if it is traced through; `traced` are functions for names that the table does
+    not have."""
 
     functions: MutableMapping[str, Callable[..., Any]]
     opaque: Callable[[Callable[..., Any]], tuple[str, Callable[..., Any]] | None]
+    traced: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
 
 _tables: list[FunctionTable] = []
@@ -40,43 +52,141 @@ def register_table(table: FunctionTable) -> None:
 
 
 @contextmanager
-def opaque_functions(call: Call) -> Iterator[None]:
-    """While it lasts, `call` is called in place of every opaque function of every table. One at a time: tables are global."""
+def opaque_functions(call: Call, module: nn.Module, rules: FunctionRules) -> Iterator[None]:
+    """While it lasts, `call` is called in this thread in place of every opaque function: those of every table, and those
+    with a rule that the code of a module knows. One at a time: tables are global."""
     with _lock:
         replaced = [
             (table.functions, name, function, _replacement(call, function, *own))
-            for table in _tables
+            for table in (*_tables, *_namespaces(module, rules))
             for name, function in list(table.functions.items())
             if (own := table.opaque(function)) is not None
         ]
+        added = [(table.functions, *entry) for table in _tables for entry in table.traced.items()]
+        added = [(functions, name, function) for functions, name, function in added if name not in functions]
         try:
             for functions, name, _, replacement in replaced:
                 functions[name] = replacement
+            for functions, name, function in added:
+                functions[name] = function
             yield
         finally:
             for functions, name, function, _ in replaced:
                 functions[name] = function
+            for functions, name, _ in added:
+                functions.pop(name, None)
 
 
 def _replacement(call: Call, function: Callable[..., Any], rule: str, fake: Callable[..., Any]) -> Callable[..., Any]:
+    tracing = threading.get_ident()
+
     def opaque(*args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != tracing:
+            return function(*args, **kwargs)
         return call(rule, function, fake, args, kwargs)
 
     return opaque
 
 
+def _namespaces(module: nn.Module, rules: FunctionRules) -> Sequence[FunctionTable]:
+    """The namespaces of the Python modules in which a module's classes are written, and the attributes of its parts."""
+
+    def known(function: Any) -> tuple[str, Callable[..., Any]] | None:
+        inner = function.func if isinstance(function, functools.partial) else function
+        rule = rules.get(inner.__name__) if inspect.isfunction(inner) else None
+        return None if rule is None else (f"function.{inner.__name__}", _Shapes(rule, function))
+
+    if not rules:
+        return []
+    names = {kind.__module__ for part in module.modules() for kind in type(part).__mro__}
+    spaces = [vars(sys.modules[name]) for name in sorted(names) if name in sys.modules]
+    return [FunctionTable(space, known) for space in (*spaces, *map(vars, module.modules()))]
+
+
+@dataclass(frozen=True)
+class _Shapes:
+    """What a function with a rule returns, as fake tensors.
+
+    Which results there are, their types and the order of their strides are found by running it once on fake tensors of
+    fixed sizes (a kernel's reference in its place, where it has one); their sizes are those of the rule's letters.
+    """
+
+    rule: FunctionRule
+    function: Callable[..., Any]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        fixed_args, fixed_kwargs = pytree.tree_map_only(torch.Tensor, _fixed, (args, kwargs))
+        results, spec = pytree.tree_flatten(inspect.unwrap(self.function)(*fixed_args, **fixed_kwargs))
+        sizes = self._sizes(args, kwargs)
+        device = next(leaf.device for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor))
+        parts = iter(self.rule.results)
+        shaped = [
+            _like(leaf, next(parts), sizes, device) if isinstance(leaf, torch.Tensor) else leaf for leaf in results
+        ]
+        return pytree.tree_unflatten(shaped, spec)
+
+    def _sizes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[Part, Any]:
+        """The size of every part of a dim that a tensor of the call has; equal letters are equal from here on."""
+        sizes: dict[Part, Any] = {}
+        leaves = pytree.tree_flatten_with_path((args, kwargs))[0]
+        names = argument_names(self.function, [path for path, _ in leaves])
+        for name, (_, value) in zip(names, leaves, strict=True):
+            own = self.rule.arguments.get(name, ())
+            for part, size in zip(own, value.shape if isinstance(value, torch.Tensor) else (), strict=False):
+                # Comparing two sizes makes their being equal a condition of the trace.
+                if sizes.setdefault(part, size) != size and sizes[part] == 1:
+                    sizes[part] = size
+        return sizes
+
+
+def _fixed(tensor: torch.Tensor) -> torch.Tensor:
+    sizes = [size if isinstance(size, int) else int(size.node.hint) for size in tensor.shape]
+    return torch.empty(sizes, dtype=tensor.dtype, device=tensor.device)
+
+
+def _like(result: torch.Tensor, parts: Sequence[Part], sizes: Mapping[Part, Any], device: torch.device) -> torch.Tensor:
+    """A result with the sizes that its letters have in the call, in the order of its strides."""
+    shape = [sizes.get(part, size) for part, size in zip(parts, result.shape, strict=True)]
+    order = sorted(range(len(shape)), key=result.stride, reverse=True)
+    made = torch.empty([shape[dim] for dim in order], dtype=result.dtype, device=device)
+    return made.permute([order.index(dim) for dim in range(len(shape))])
+
+
+def argument_names(function: Callable[..., Any], paths: Sequence[Any]) -> tuple[str, ...]:
+    """The names of the leaves of a call's (args, kwargs): a parameter's name, and where in the argument the leaf is."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    named = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+    def name(path: Any) -> str:
+        (kind, argument), rest = path[:2], path[2:]
+        if kind.idx == 1:
+            return str(argument.key) + pytree.keystr(rest)
+        return (named[argument.idx] if argument.idx < len(named) else f"*{argument.idx}") + pytree.keystr(rest)
+
+    return tuple(map(name, paths))
+
+
 class OpaqueFunction:
     """The target of an opaque function's node: the function with the constants of its call filled in.
 
-    The node's arguments are named by `names`; the last one, `shapes`, says what sizes the results must have.
+    `operator` names its rule. The node's arguments are named by `argument_names`; the last one, `shapes`, says what sizes
+    the results must have. `constants` are the other arguments of the call, by name.
     """
 
     def __init__(
-        self, rule: str, function: Callable[..., Any], names: tuple[str, ...], fill: Callable[[list[Any]], Any]
+        self,
+        operator: str,
+        function: Callable[..., Any],
+        names: tuple[str, ...],
+        constants: Mapping[str, Any],
+        fill: Callable[[list[Any]], Any],
     ) -> None:
-        self.__name__ = f"{rule}_{getattr(function, '__name__', 'function')}"
-        self.argument_names = (*names, "shapes")
-        self._function, self._fill = function, fill
+        self.__name__ = f"{operator.replace('.', '_')}_{getattr(function, '__name__', 'function')}"
+        self.operator, self.argument_names = operator, (*names, "shapes")
+        self.constants, self._function, self._fill = dict(constants), function, fill
 
     def __call__(self, *values: Any) -> list[torch.Tensor]:
         """Run the function; gives the tensors of its result."""

@@ -205,11 +205,19 @@ def _viewed(node: torch.fx.Node) -> torch.fx.Node | None:
     """The operand whose memory the result may be in."""
     target = node.target
     if getattr(target, "__name__", "") == "getitem" and isinstance(node.args[0], torch.fx.Node):
-        return node.args[0]
+        return None if _makes_results(node.args[0]) else node.args[0]
     if not isinstance(target, torch._ops.OpOverload):
         return None
-    if any(result.alias_info is not None for result in target._schema.returns):
+    if not _makes_results(node):
         for argument, value in zip(target._schema.arguments, node.args, strict=False):
             if argument.alias_info is not None and isinstance(value, torch.fx.Node):
                 return value
     return None
+
+
+def _makes_results(node: torch.fx.Node) -> bool:
+    """Returns if an operator's results are in memory of their own, each of several in another."""
+    target = node.target
+    return isinstance(target, torch._ops.OpOverload) and all(
+        result.alias_info is None for result in target._schema.returns
+    )

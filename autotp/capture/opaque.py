@@ -147,28 +147,41 @@ class Widths:
     """How wide the whole of a value is of which an opaque object holds this rank's slice.
 
     A unit is traced with whole values while the object in its call holds slices already (a cache in use). What programs
-    passed to such objects says how they belong together: the sizes between the first dim and the last two.
+    passed to such objects says how they belong together: by all sizes but the batch's and, since what is kept may be
+    longer or shorter than what was given, those of the last dims that are not themselves cut. A unit that has passed such a
+    slice itself knows best; otherwise it learns from `others`.
     """
 
-    def __init__(self) -> None:
-        self._known: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
+    def __init__(self, others: Widths | None = None) -> None:
+        self._others = others
+        self._known: dict[tuple[int | None, ...], set[tuple[int | None, ...]]] = {}
 
     def note(self, local: tuple[int, ...], whole: tuple[int, ...]) -> None:
         """An object was given a slice of shape `local` of a value of shape `whole`."""
-        if len(local) > 2:
-            for key in _width_keys(local):
-                self._known.setdefault(key, set()).add(whole[1:-2])
+        if self._others is not None:
+            self._others.note(local, whole)
+        cut = {dim - len(local) for dim in range(len(local)) if local[dim] != whole[dim]}
+        masks = {frozenset(mask - cut) for mask in _MASKS} if cut else _MASKS
+        for mask in masks:
+            self._known.setdefault(_masked(local, mask), set()).add(_masked(whole, mask))
 
     def whole(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of the whole for a slice that an object holds. Raises TraceError if it may be one of several."""
-        if len(shape) <= 2:
-            return shape
-        found = next((self._known[key] for key in _width_keys(shape) if key in self._known), {shape[1:-2]})
+        keys = [_masked(shape, mask) for mask in (frozenset[int](), *_MASKS)]
+        found = next((self._known[key] for key in keys if key in self._known and any(key)), {()})
+        if found == {()} and self._others is not None:
+            return self._others.whole(shape)
         if len(found) > 1:
-            raise TraceError(f"a value of shape {list(shape)} in an opaque object may be a slice of {sorted(found)}")
-        return (shape[0], *next(iter(found)), *shape[-2:])
+            raise TraceError(
+                f"a value of shape {list(shape)} in an opaque object may be a slice of {sorted(map(str, found))}"
+            )
+        (sizes,) = found
+        return tuple(own if size is None else size for own, size in zip(shape, sizes, strict=True)) if sizes else shape
 
 
-def _width_keys(shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    middle = (len(shape), *shape[1:-2])
-    return (*middle, shape[-1]), middle
+# Dims, counted from the end, whose sizes may differ between what an object is given and what it holds.
+_MASKS = (frozenset({-2}), frozenset({-1}), frozenset({-2, -1}))
+
+
+def _masked(shape: tuple[int, ...], mask: frozenset[int]) -> tuple[int | None, ...]:
+    return tuple(None if i == 0 or i - len(shape) in mask else size for i, size in enumerate(shape))

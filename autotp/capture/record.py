@@ -1,7 +1,8 @@
 """Recording: run a model's outer Python once on fake tensors and note how each unit is called.
 
 Nothing is computed and no weight is read. Units of equal shape after the first give back what the first one gave, so
-the cost of a run does not grow with depth.
+the cost of a run does not grow with depth. Only where the Python between the units looks at numbers is it run on real
+tensors, if the model has weights: then each unit's first call computes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from torch.utils import _pytree as pytree
 
 from ..errors import TraceError
 from .clone import bare, clone
-from .functions import opaque_functions
+from .functions import FunctionRules, opaque_functions
+from .grouped import GroupedProducts
 from .opaque import copy_opaque
 from .symbols import Symbols
 from .units import Unit
@@ -36,14 +38,29 @@ class Recording:
     failed: dict[int, str] = field(default_factory=dict)
 
 
-def record(model: nn.Module, units: Sequence[Unit], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Recording:
-    """Run the model on fake copies of the given inputs. Raises TraceError if its outer Python needs real values."""
-    recorder = _Recorder(model, units)
+def record(
+    model: nn.Module,
+    units: Sequence[Unit],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    functions: FunctionRules | None = None,
+) -> Recording:
+    """Run the model on fake copies of the given inputs, or on real ones where its outer Python needs values; functions with
+    a rule only give results of the right shapes.
+
+    Raises TraceError if it needs values and has no weights, or fails with them.
+    """
+    functions = functions or {}
     try:
-        recorder.run(args, kwargs)
+        return _Recorder(model, units, functions).run(args, kwargs)
     except Exception as error:
-        raise TraceError(f"the model cannot run on fake tensors: {_first_line(error)}") from error
-    return recorder.recording
+        reason = f"the model cannot run on fake tensors: {_first_line(error)}"
+        if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
+            raise TraceError(reason) from error
+        try:
+            return _Recorder(model, units, functions, real=True).run(args, kwargs)
+        except Exception as second:
+            raise TraceError(f"{reason}, nor on real ones: {_first_line(second)}") from error
 
 
 def _first_line(error: Exception) -> str:
@@ -51,8 +68,11 @@ def _first_line(error: Exception) -> str:
 
 
 class _Recorder:
-    def __init__(self, model: nn.Module, units: Sequence[Unit]) -> None:
-        self.recording = Recording()
+    def __init__(
+        self, model: nn.Module, units: Sequence[Unit], functions: FunctionRules, *, real: bool = False
+    ) -> None:
+        self.functions = functions
+        self.recording, self.real = Recording(), real
         # Inputs without data stand for ones where the weights are.
         self.symbols = Symbols(next((p.device for p in model.parameters() if p.device.type != "meta"), None))
         self.depth = 0
@@ -129,7 +149,7 @@ class _Recorder:
 
     def _fake(self, tensor: torch.Tensor) -> torch.Tensor:
         if id(tensor) not in self.fakes:
-            fake = self.symbols.tensor(tensor)
+            fake = _values_like(tensor, self.symbols.device) if self.real else self.symbols.tensor(tensor)
             parameter = isinstance(tensor, nn.Parameter)
             self.fakes[id(tensor)] = (
                 nn.Parameter(fake, requires_grad=tensor.requires_grad)
@@ -138,7 +158,7 @@ class _Recorder:
             )
         return self.fakes[id(tensor)]
 
-    def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Recording:
         recorder = self
 
         class Outside(TorchFunctionMode):
@@ -150,18 +170,41 @@ class _Recorder:
                     for value in pytree.tree_leaves((args, kwargs or {})):
                         owner = recorder.owners.get(id(value))
                         name = getattr(func, "__name__", str(func))
-                        if owner is not None and name != "__get__":
+                        if owner is not None and name != "__get__" and not _scales(name, args, kwargs):
                             recorder.recording.used_outside.setdefault(owner, name)
                 return func(*args, **(kwargs or {}))
 
         # With gradients, so that the recorded calls say which of their tensors need one.
         fake_args, fake_kwargs = copy_opaque((args, dict(kwargs)), self._fake)
-        with torch.enable_grad(), opaque_functions(_only_shapes), self.symbols.mode, Outside():
+        mode = _own_random_state() if self.real else self.symbols.mode
+        opaque = opaque_functions(_only_shapes, self.model, self.functions)
+        with torch.enable_grad(), opaque, mode, GroupedProducts(), Outside():
             self._note_read(self.model(*fake_args, **fake_kwargs))
         for shape, result in self.results.items():
             tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
             unread = frozenset(i for i, tensor in enumerate(tensors) if id(tensor) not in self.read)
             self.recording.unread[shape] = unread
+        return self.recording
+
+
+def _values_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Values that the run may change: a parameter's own, which it does not; of an input without data, small numbers."""
+    if isinstance(tensor, nn.Parameter):
+        return tensor.detach()
+    if tensor.is_meta:
+        return (torch.arange(tensor.numel(), device=device) % 7).reshape(tensor.shape).to(tensor.dtype)
+    return tensor.detach().clone()
+
+
+@contextmanager
+def _own_random_state() -> Iterator[None]:
+    with torch.random.fork_rng():
+        yield
+
+
+def _scales(name: str, args: tuple[Any, ...], kwargs: Any) -> bool:
+    """Returns if a parameter is multiplied in place with a number, which does the same to every slice of it."""
+    return name in ("mul_", "div_") and len(args) == 2 and isinstance(args[1], (int, float)) and not kwargs
 
 
 def _only_shapes(rule: str, function: Any, fake: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from .calls import call_opaque, check_opaque, read_number
-from .functions import OpaqueFunction
+from .functions import OpaqueFunction, argument_names
 from .handles import OpaqueCall, handle_path, pending_call
 from .opaque import Path, Position, follow
 from .symbols import Symbols, conditions_text, later_check, symbols_of
@@ -46,7 +46,7 @@ class Replacement:
         with self.graph.inserting_before(self.node):
             new = self._function() if call.handle is None else self._method(self.inputs.handles[call.handle])
         if call.target not in (read_number, check_opaque):
-            meta["opaque"] = call.name
+            meta["opaque"] = call.name if call.handle is None else f"opaque.{call.name}"
         new.meta = meta
         self.node.replace_all_uses_with(new)
         self.graph.erase_node(self.node)
@@ -67,7 +67,8 @@ class Replacement:
         leaves, spec = [self._value(leaf) for leaf in self.call.leaves], self.call.spec
         places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.fx.Node)]
         constants = [None if isinstance(leaf, torch.fx.Node) else leaf for leaf in leaves]
-        names = [pytree.keystr(path) for path, _ in pytree.tree_flatten_with_path(spec.unflatten(leaves))[0]]
+        paths = [path for path, _ in pytree.tree_flatten_with_path(spec.unflatten(leaves))[0]]
+        names = argument_names(self.call.target, paths)
 
         def fill(values: list[Any]) -> Any:
             filled = list(constants)
@@ -75,7 +76,9 @@ class Replacement:
                 filled[place] = value
             return pytree.tree_unflatten(filled, spec)
 
-        target = OpaqueFunction(self.call.name, self.call.target, tuple(names[place] for place in places), fill)
+        given = tuple(names[place] for place in places)
+        rest = {name: leaf for name, leaf in zip(names, constants, strict=True) if name not in given}
+        target = OpaqueFunction(self.call.name, self.call.target, given, rest, fill)
         return self.graph.call_function(target, (*(leaves[place] for place in places), self._shapes()))
 
     def _value(self, leaf: Any) -> Any:

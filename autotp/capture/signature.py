@@ -73,7 +73,8 @@ def _flatten(tree: Any) -> tuple[list[Any], pytree.TreeSpec, Any]:
     structure = _walk(tree, leaves)
     spec = _specs.get(structure)
     if spec is None:
-        _, spec = pytree.tree_flatten(tree, is_leaf=_is_leaf)
+        plain = pytree.tree_map(lambda leaf: tuple(leaf) if type(leaf) is torch.Size else leaf, tree)
+        _, spec = pytree.tree_flatten(plain, is_leaf=_is_leaf)
         if len(_specs) >= _MOST_SPECS:
             _specs.clear()
         _specs[structure] = spec
@@ -90,6 +91,8 @@ def _walk(value: Any, leaves: list[Any]) -> Any:
     if not isinstance(value, _CONTAINERS):
         leaves.append(value)
         return None
+    if kind is torch.Size:  # a tuple of numbers, though pytree takes it as one value
+        return _walk(tuple(value), leaves)
     parts, spec = pytree.tree_flatten(value, is_leaf=_is_leaf)  # a container of a class of its own
     leaves.extend(parts)
     return spec

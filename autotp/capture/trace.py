@@ -22,7 +22,8 @@ from torch.utils import _pytree as pytree
 
 from ..errors import TraceError
 from .clone import clone
-from .functions import opaque_functions
+from .functions import FunctionRules, opaque_functions
+from .grouped import GroupedProducts
 from .handles import (
     OPAQUE,
     OPAQUE_NUMBER,
@@ -89,14 +90,15 @@ def trace(
     varying: VaryingDims,
     unread: frozenset[int] = frozenset(),
     widths: Widths | None = None,
+    functions: FunctionRules | None = None,
 ) -> Traced:
     """Capture one call of a unit. The module is left as it was, and no weight is read. `widths` says how wide the wholes
-    are of which opaque objects in the call hold slices.
+    are of which opaque objects in the call hold slices; `functions` are the rules of those that stay opaque.
 
     Raises TraceError, with the reason, for what cannot be captured.
     """
     try:
-        tracer = _Tracer(module, unit, site, varying, widths or Widths())
+        tracer = _Tracer(module, unit, site, varying, widths or Widths(), functions or {})
         try:
             return replace(tracer.run(), unread=unread)
         finally:
@@ -109,10 +111,18 @@ def trace(
 
 
 class _Tracer:
-    def __init__(self, module: nn.Module, unit: Unit, site: CallSite, varying: VaryingDims, widths: Widths) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        unit: Unit,
+        site: CallSite,
+        varying: VaryingDims,
+        widths: Widths,
+        functions: FunctionRules,
+    ) -> None:
         device = next((t.device for t in site.tensors if t.device.type != "meta"), None)
         self.site, self.symbols = site, Symbols(device)
-        self.module = clone(module)
+        self.module, self.functions = clone(module), functions
         self.positions: list[Position] = []
         values = unit.position_values(module)
         for number, (path, name) in enumerate(unit.positions):
@@ -173,10 +183,11 @@ class _Tracer:
         symbolic = [number for number in self.numbers if isinstance(number, torch.SymInt)]
         flat = [*(self.state[name] for name in names), *self.inputs, *symbolic]
         with (
-            opaque_functions(self.handles.call_function),
+            opaque_functions(self.handles.call_function, self.module, self.functions),
             self.symbols.mode,
             enable_python_dispatcher(),
             noting_modules(self.module),
+            GroupedProducts(),
         ):
             tracer = make_fx(
                 lambda flat: self._call(names, flat),

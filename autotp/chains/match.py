@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from ..axes.call import operator_name
-from ..axes.facts import Fact, Typing
+from ..axes.facts import Fact, Typing, parameter_of
 from ..axes.term import Axis, Pin, Term, axes_of, axes_of_dims, resolve
 from .rules import OUTPUT, ChainRule, ChainRules
 
@@ -102,7 +102,7 @@ def _ordered(near: Iterable[tuple[int, NearMiss]]) -> list[NearMiss]:
 def _stopped(graph: torch.fx.Graph, typing: Typing, rules: ChainRules) -> Iterator[tuple[int, NearMiss]]:
     """A miss for every matrix that begins a chain whose dimension some operator needs whole, whether it ends or not."""
     for weight in filter(_is_weight, graph.nodes):
-        for user in [user for user in weight.users if user in typing.facts]:
+        for user in readers(weight, typing):
             rule = next(
                 (r for r in rules.rules if r.start and operator_name(user.target) in rules.classes[r.start]), None
             )
@@ -116,9 +116,18 @@ def _stopped(graph: torch.fx.Graph, typing: Typing, rules: ChainRules) -> Iterat
                 break
 
 
+def readers(weight: torch.fx.Node, typing: Typing) -> Iterator[torch.fx.Node]:
+    """The operators that read a weight, as it is or behind what hands it on."""
+    for user in [user for user in weight.users if user in typing.facts]:
+        if parameter_of(typing.facts, user) is not None:
+            yield from readers(user, typing)
+        else:
+            yield user
+
+
 def _candidates(graph: torch.fx.Graph, typing: Typing) -> Iterator[_Candidate]:
     for node, fact in typing.facts.items():
-        if any(_is_weight(operand) for operand in fact.operands):
+        if _weights_of(node, typing):
             for term in fact.contracts:
                 yield _Candidate(node, resolve(term))
     output = next(iter(reversed(graph.nodes)))
@@ -127,8 +136,14 @@ def _candidates(graph: torch.fx.Graph, typing: Typing) -> Iterator[_Candidate]:
             yield _Candidate(output, resolve(typing.dims(node)[-1]), node)
 
 
-def _is_weight(node: torch.fx.Node) -> bool:
-    return bool(node.meta.get("parameter")) and node.meta["val"].dim() >= 2
+def _is_weight(node: torch.fx.Node | None) -> bool:
+    return node is not None and bool(node.meta.get("parameter")) and node.meta["val"].dim() >= 2
+
+
+def _weights_of(node: torch.fx.Node, typing: Typing) -> list[torch.fx.Node]:
+    """The weights that an operator reads, as they are or behind what hands them on."""
+    found = [parameter_of(typing.facts, operand) for operand in typing.facts[node].operands]
+    return [weight for weight in found if weight is not None and _is_weight(weight)]
 
 
 class _Match:
@@ -140,6 +155,7 @@ class _Match:
         self.typing, self.rules, self.rule, self.candidate = typing, rules, rule, candidate
         free = [axis for axis in candidate.axes if not axis.pins]
         self.all_axes = set(candidate.axes)
+        self.results = next(iter(reversed(graph.nodes))).all_input_nodes
         self.axes = tuple(free[: rule.axes])
         axes = set(self.axes) or self.all_axes
         self.nodes = [n for n, f in typing.facts.items() if n.op == "call_function" and axes & _axes_at(f)]
@@ -179,7 +195,8 @@ class _Match:
     def _is_start(self, node: torch.fx.Node) -> bool:
         """Returns if a parameter brings the axis in here without summing over it."""
         fact = self.typing.facts[node]
-        brings = any(w in self.weights for w in fact.operands)
+        read = fact.operands if self.rule.collect else _weights_of(node, self.typing)
+        brings = any(w in self.weights for w in read)
         contracted = {axis for term in fact.contracts for axis in axes_of(term)}
         name = operator_name(node.target)
         return brings and not (contracted & self.all_axes) and name in self.rules.classes[self.rule.start]
@@ -190,6 +207,8 @@ class _Match:
             return self._miss(depth, rule.end, "", pinned=True)
         if not self.weights:
             return depth, NearMiss(rule.name, rule.end, self.candidate.site.name, (), "no parameter has this dimension")
+        if rule.inside and set(self.axes) & self._leaving():
+            return self._miss(depth, rule.end, "a result of the unit has it")
         statistics = [n for n in self.nodes if n is not self.candidate.site and self._sums(n)]
         if statistics and not rule.reduces:
             return self._miss(
@@ -202,11 +221,16 @@ class _Match:
             return self._miss(depth + 1, rule.end, "collecting it would cost more than computing it everywhere")
         return None
 
+    def _leaving(self) -> set[Axis]:
+        """The axes that results of the unit have."""
+        typed = [node for node in self.results if node in self.typing.facts]
+        return {axis for node in typed for dims in self.typing.facts[node].outputs for axis in axes_of_dims(dims)}
+
     def _sums(self, node: torch.fx.Node) -> bool:
         """Returns if a node sums over the axis without a parameter: a statistic."""
         fact = self.typing.facts[node]
         contracted = {axis for term in fact.contracts for axis in axes_of(term)}
-        return bool(contracted & set(self.axes)) and not any(_is_weight(operand) for operand in fact.operands)
+        return bool(contracted & set(self.axes)) and not _weights_of(node, self.typing)
 
     def _widens(self, start: torch.fx.Node) -> bool:
         fact = self.typing.facts[start]

@@ -21,7 +21,7 @@ def _opaque(function: Callable[..., Any]) -> tuple[str, Callable[..., Any]] | No
         return None
     # transformers' own kernels read the number of heads off their operands; a user's may read it off the module.
     own = function.__module__.startswith("transformers.")
-    return "attention" if own else "attention_of_whole_groups", _only_shapes
+    return "opaque.attention" if own else "opaque.attention_of_whole_groups", _only_shapes
 
 
 def _only_shapes(

@@ -16,6 +16,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from ..errors import UsageError, nearest
 from . import attention as attention  # its table is known from here on
+from . import experts as experts  # and this one
 
 # Two sizes of batch and sequence: what differs between the two runs varies, everything else is a constant.
 EXAMPLE_SIZES = ((3, 13), (5, 17))
@@ -80,8 +81,12 @@ def model_class(config: PretrainedConfig) -> Any:
 
 def build_model(config: Any, *, meta: bool = True) -> PreTrainedModel:
     """A model of a configuration in eval mode: without weights on the meta device, or with random ones."""
+    kind = model_class(config)
+    part = next((name for name, part in config.sub_configs.items() if part is kind.config_class), None)
+    if part is not None and not isinstance(config, kind.config_class):
+        config = getattr(config, part)  # a type of several modalities whose head is that of its text part
     with torch.device("meta" if meta else "cpu"):
-        model: PreTrainedModel = model_class(config)(config)
+        model: PreTrainedModel = kind(config)
     return model.eval()
 
 

@@ -6,7 +6,7 @@ import torch
 
 from ..axes.layout import Cuts, Layout, factors_of, is_padded, is_whole, layout_of, ordered, parts_of
 from ..axes.term import axes_of, axes_of_dims
-from ..chains.match import Proposal
+from ..chains.match import Proposal, readers
 from .choose import Choice, UnitProblem
 from .plan import CollectivePlan, ParameterPlan, UnitPlan
 from .weigh import Collective, Weigher
@@ -74,11 +74,11 @@ def _placement(problem: UnitProblem, node: torch.fx.Node, layouts: tuple[Layout,
     """column, row, vocabulary or replicated, as in Megatron-LM."""
     if all(map(is_whole, layouts)):
         return "replicated"
-    for user in node.users:
-        fact = problem.typing.facts.get(user)
-        contracted = {axis for term in (fact.contracts if fact else ()) for axis in axes_of(term)}
-        cut = [i for i, layout in enumerate(layouts) if not is_whole(layout)]
-        if fact and any(set(axes_of(problem.typing.dims(node)[i])) & contracted for i in cut):
+    cut = [i for i, layout in enumerate(layouts) if not is_whole(layout)]
+    for reader in readers(node, problem.typing):
+        fact = problem.typing.facts[reader]
+        contracted = {axis for term in fact.contracts for axis in axes_of(term)}
+        if any(set(axes_of(problem.typing.dims(node)[i])) & contracted for i in cut):
             return "vocabulary" if fact.looks_up else "row"
     return "column"
 

@@ -23,6 +23,7 @@ from ..axes.infer import infer
 from ..axes.layout import layout_of
 from ..axes.rules import operator_rules
 from ..axes.term import Dims, axes_of
+from ..capture.calls import call_opaque
 from ..capture.trace import Traced
 from ..chains.collect import mark_collected
 from ..placement.impose import impose
@@ -133,7 +134,7 @@ class _Counter:
         """What opaque objects are given to keep: the operands that come back as results, longer than before."""
         for node in self.nodes:
             value = node.meta["val"]
-            if "opaque" in node.meta and isinstance(value, (list, tuple)):
+            if node.target is call_opaque and isinstance(value, (list, tuple)):
                 yield from self.facts[node].operands[: len(value)]
 
     def _counts(self, node: torch.fx.Node) -> bool:

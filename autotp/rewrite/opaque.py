@@ -7,6 +7,7 @@ from typing import Any
 
 from ..axes.layout import Layout, layout_of
 from ..axes.term import Dims
+from ..capture.calls import call_opaque
 from ..placement.place import Placement
 
 
@@ -27,7 +28,7 @@ def expect_local_shapes(placement: Placement) -> None:
 def slices_given(placement: Placement) -> Iterable[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Shapes of what opaque objects are given on a rank, and of the whole values these are slices of."""
     facts, flow = placement.typed.facts, placement.flow
-    for node in [node for node in facts if "opaque" in node.meta]:
+    for node in [node for node in facts if node.target is call_opaque]:
         for operand in facts[node].operands:
             axes = flow.held[operand] | flow.use(node, operand).take
             whole = tuple(map(_hint, operand.meta["val"].shape))

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from ..axes.infer import infer
 from ..axes.layout import Layout
-from ..axes.rules import operator_rules
+from ..axes.rules import function_rules, operator_rules
 from ..capture.clone import clone
 from ..capture.opaque import Widths
 from ..capture.signature import CallSite, VaryingDims, call_site
@@ -109,8 +109,9 @@ class Compiler:
 
     def _trace(self, call: UnitForward, site: CallSite) -> Traced:
         self.varying.observe(site, call.positions)
+        structure, functions = call.current_structure(), function_rules(self.rules)
         with saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):  # a checkpoint counts what is saved
-            traced = trace(call.current_structure(), call.unit, site, self.varying, self.unread, self.widths)
+            traced = trace(structure, call.unit, site, self.varying, self.unread, self.widths, functions)
         self.varying.observe_reads(traced.handle_guards)
         return traced
 

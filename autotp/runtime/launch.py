@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
 import pickle
+import re
 import signal
 import socket
 import sys
@@ -31,6 +33,8 @@ from ..errors import RankError
 T = TypeVar("T")
 HOST = "127.0.0.1"
 POLL_S = 0.05
+# What torch's agent puts into a rank's environment; the rest of it is the launching process's.
+SET_BY_AGENT = re.compile(r"(\w+_)?(RANK|WORLD_SIZE|ROLE_NAME)|(MASTER|TORCHELASTIC|TORCH_NCCL)_\w+")
 # What the launcher answers by ending the ranks: SIGINT here, the others in torch's agent.
 AGENT_SIGNALS = ("SIGTERM", "SIGHUP", "SIGQUIT")
 # A collective whose peer has gone raises a RuntimeError. A rank with one stays this much longer, so that the launcher,
@@ -58,7 +62,8 @@ def run_ranks(
 
     The function, its arguments and its results are pickled, so the function lives in a module. Each process computes
     with one thread unless the function says otherwise. No process outlives this call: not where a rank fails or dies,
-    not where this process is interrupted or killed.
+    not where this process is interrupted or killed. They are forked from a server that has imported this package, so
+    that it is imported once, however many ranks there are and however often this is called.
 
     Args:
         timeout_s: how long a collective waits for the other ranks.
@@ -70,7 +75,9 @@ def run_ranks(
         an answer, TimeoutError if a rank takes longer than `limit_s`.
     """
     with tempfile.TemporaryDirectory(prefix="autotp-") as folder, _signals() as received:
-        job = _Job(pickle.dumps((function, args)), Path(folder), timeout_s, limit_s or 0.0, backend)
+        task = pickle.dumps((function, args))
+        environment = {name: value for name, value in os.environ.items() if not SET_BY_AGENT.fullmatch(name)}
+        job = _Job(task, environment, Path(folder), timeout_s, limit_s or 0.0, backend)
         try:
             answers = _launch(size, job)
         except ChildFailedError as failed:
@@ -90,6 +97,7 @@ class _Job:
     """What every rank is told; `task` is the pickled function with its arguments, `folder` where errors are left."""
 
     task: bytes
+    environment: dict[str, str]
     folder: Path
     timeout_s: float
     limit_s: float
@@ -107,9 +115,11 @@ def _launch(size: int, job: _Job) -> dict[int, bytes]:
         local_addr=HOST,
         max_restarts=0,
         monitor_interval=POLL_S,
+        start_method="forkserver",
         logs_specs=DefaultLogsSpecs(log_dir=str(job.folder)),
         signals_to_handle=",".join(AGENT_SIGNALS),
     )
+    multiprocessing.set_forkserver_preload([__name__.partition(".")[0]])
     with _quiet():
         return launch_agent(config, _rank_main, [job])
 
@@ -176,10 +186,12 @@ def _first_error(failed: ChildFailedError, job: _Job) -> tuple[BaseException, Ra
 
 def _rank_main(job: _Job) -> bytes:
     """One rank: join the group, run the function, give its result or leave its error behind."""
-    # The launcher's death and Ctrl-C reach a rank as SIGINT, which ends it at once, even inside a collective.
+    # A Ctrl-C ends a rank at once, even inside a collective.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.setitimer(signal.ITIMER_REAL, job.limit_s)
+    threading.Thread(target=_end_with_launcher, daemon=True).start()
+    os.environ.update(job.environment)
     torch.set_num_threads(1)
     try:
         stay_on_this_host()
@@ -196,6 +208,13 @@ def _rank_main(job: _Job) -> bytes:
     dist.destroy_process_group()
     signal.setitimer(signal.ITIMER_REAL, 0.0)
     return answer
+
+
+def _end_with_launcher() -> None:
+    launcher = multiprocessing.parent_process()
+    assert launcher is not None
+    launcher.join()
+    os._exit(1)
 
 
 def stay_on_this_host() -> None:

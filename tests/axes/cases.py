@@ -7,6 +7,8 @@ by keyword.
 
 from __future__ import annotations
 
+import functools
+import importlib
 import inspect
 import math
 import re
@@ -17,9 +19,17 @@ from typing import Any, TypeAlias
 
 import torch
 from torch.nn import functional
+from transformers.models.kimi_linear import modeling_kimi_linear
+from transformers.models.mamba import modeling_mamba
+from transformers.models.mamba2 import modeling_mamba2
+from transformers.models.qwen3_next import modeling_qwen3_next
+from transformers.models.rwkv import modeling_rwkv
+from transformers.models.xlstm import modeling_xlstm
 
+from autotp.verify import Float64
 from tests.axes.prover import Function, is_differentiable
 
+importlib.import_module("transformers.integrations.moe")  # has an operator of its own
 aten = torch.ops.aten
 Values: TypeAlias = Callable[[Sequence[int], torch.Generator], torch.Tensor]
 # A letter or number, or the kind of bracket and what is inside.
@@ -56,6 +66,19 @@ def ones(shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
 
 def numbers(below: int) -> Values:
     return lambda shape, generator: torch.randint(0, below, shape, generator=generator)
+
+
+def order(shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+    return torch.randperm(shape[0], generator=generator)
+
+
+def ends(shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+    """Where groups of ROWS_IN_GROUPS rows end; the first one has none."""
+    bounds = torch.randint(0, ROWS_IN_GROUPS, [shape[0] - 2], generator=generator).sort().values
+    return torch.cat([torch.zeros(1), bounds, torch.full([1], ROWS_IN_GROUPS)]).to(torch.int32)
+
+
+ROWS_IN_GROUPS = 7
 
 
 @dataclass(frozen=True)
@@ -302,6 +325,7 @@ PARTS = [
     Case("aten.cat", "a 1, a 1", lambda *x: torch.cat(x, -1)),
     Case("aten.cat", "a b", lambda x: torch.cat((x, x), -1)),
     Case("aten.concat", "a b, c b", lambda *x: torch.concat(x), joined=True),
+    Case("aten.concatenate", "a b, c b", lambda *x: torch.concatenate(x), joined=True),
     Case("aten.stack", "a b, a b", lambda *x: torch.stack(x, 1)),
     Case("aten.stack", "a b, a b, a b", lambda *x: torch.stack(x, -1)),
     Case("aten.pad", "a B c", lambda x: functional.pad(x, (0, 0, 1, 2))),
@@ -353,6 +377,7 @@ REDUCTIONS = [
     Case("aten.sort", "a B", lambda x: x.sort(stable=True, descending=True)),
     Case("aten.topk", "a B c", lambda x: x.topk(2, 1)),
     Case("aten.topk", "a B", lambda x: x.topk(1)),
+    Case("aten.histc", "A B", lambda x: x.histc(3, -1, 1)),
     Case("aten.layer_norm", "a b C, C, C", lambda x, w, b: functional.layer_norm(x, w.shape, w, b)),
     Case("aten.layer_norm", "a B C", lambda x: functional.layer_norm(x, x.shape[1:])),
     Case("aten.layer_norm", "a B, B", lambda x, b: functional.layer_norm(x, b.shape, bias=b)),
@@ -391,6 +416,9 @@ LOOKUPS = [
     Case("aten.index", "a B c, d e", lambda x, i: x[:, i], [normal, numbers(2)]),
     Case("aten.index", "A B c, d, d", lambda x, i, j: x[i, j], [normal, numbers(2), numbers(2)]),
     Case("aten.index", "A B C, D, D", lambda x, i, j: x[i, :, j], [normal, numbers(2), numbers(2)]),
+    Case("aten.index_put", "A b, A, A b", lambda x, i, y: aten.index_put(x, [i], y), [normal, order]),
+    Case("aten.index_put", "a B c, B, c", lambda x, i, y: aten.index_put(x, [None, i], y), [normal, order]),
+    Case("aten.index_put", "A B, A B, 1", lambda x, i, y: aten.index_put(x, [i], y), [normal, flags]),
     Case("aten.gather", "a B, a C", lambda x, i: x.gather(1, i), [normal, numbers(2)]),
     Case("aten.gather", "5 B, 3 C", lambda x, i: x.gather(1, i), [normal, numbers(2)]),
     Case("aten.scatter", "a B, a 1, a 1", lambda x, i, y: x.scatter(1, i, y), [normal, numbers(2)]),
@@ -404,6 +432,13 @@ CONTRACTIONS = [
     Case("aten.linear", "a b i, o i", functional.linear),
     Case("aten.linear", "a b i, o i, o", functional.linear),
     Case("aten.linear", "i, o i", functional.linear),
+    *(
+        Case(operator, "N k, E k m, E", product, [normal, normal, ends], {"N": ROWS_IN_GROUPS, "E": 4})
+        for operator, product in (
+            ("autotp.grouped_mm", torch.ops.autotp.grouped_mm),
+            ("transformers.grouped_mm_fallback", torch.ops.transformers.grouped_mm_fallback),
+        )
+    ),
     Case("aten.mm", "a b, b c", torch.mm),
     Case("aten.bmm", "a b c, a c d", torch.bmm),
     Case("aten.mv", "a b, b", torch.mv),
@@ -505,7 +540,148 @@ CREATIONS = [
     ),
 ]
 
-OPERATORS = [*POINTWISE, *VIEWS, *PARTS, *REDUCTIONS, *LOOKUPS, *CONTRACTIONS, *ATTENTION, *CREATIONS]
+
+def in_float64(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of the same name and arguments whose casts to float32 are casts to float64."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with Float64():
+            return function(*args, **kwargs)
+
+    run.__dict__.pop("__wrapped__")
+    run.__dict__["__signature__"] = inspect.signature(function)
+    return run
+
+
+# Kernels of transformers, each run as the PyTorch code that is its reference.
+causal_conv1d_fn = in_float64(modeling_mamba.causal_conv1d_fn)
+causal_conv1d_update = in_float64(modeling_mamba.causal_conv1d_update)
+mamba_selective_state_update = in_float64(modeling_mamba.mamba_selective_state_update)
+mamba2_selective_state_update = in_float64(modeling_mamba2.mamba2_selective_state_update)
+mamba_selective_scan = in_float64(modeling_mamba.mamba_selective_scan)
+mamba2_chunk_scan = in_float64(modeling_mamba2.mamba2_chunk_scan)
+torch_chunk_gated_delta_rule = in_float64(modeling_qwen3_next.torch_chunk_gated_delta_rule)
+torch_recurrent_gated_delta_rule = in_float64(modeling_qwen3_next.torch_recurrent_gated_delta_rule)
+chunk_kimi_delta_attention = in_float64(modeling_kimi_linear.chunk_kimi_delta_attention)
+recurrent_kimi_delta_attention = in_float64(modeling_kimi_linear.recurrent_kimi_delta_attention)
+rwkv_linear_attention = in_float64(modeling_rwkv.rwkv_linear_attention)
+mlstm_chunkwise_native_autograd = in_float64(modeling_xlstm.mlstm_chunkwise_native_autograd)
+wrap_chunkwise_pad_zeros = in_float64(modeling_xlstm.wrap_chunkwise_pad_zeros)
+wrap_chunkwise_arbitrary_sequence_length = in_float64(modeling_xlstm.wrap_chunkwise_arbitrary_sequence_length)
+
+DELTA = "b T g K, b T g K, b T (g r) v, b T (g r), b T (g r)"
+DELTA_BY_CHANNEL = "b T h K, b T h K, b T h v, b T h K, b T h"
+CELL = "b h T K, b h T K, b h T v, b h T, b h T"
+CELL_STATES = "b h K v, b h K, b h 1"
+LINEAR_STATES = "c, c, b T c, b T c, b c, b c, b c"
+
+
+def cell(function: Callable[..., Any], *values: torch.Tensor, **options: Any) -> Any:
+    """A matrix memory, with the states it begins with where they are given."""
+    names = ("query", "key", "value", "igate", "fgate", "c_initial", "n_initial", "m_initial")
+    return function(**dict(zip(names, values, strict=False)), **options)
+
+
+def in_any_length(*values: torch.Tensor) -> Any:
+    kernels = {
+        "mlstm_chunkwise_kernel": modeling_xlstm.mlstm_chunkwise_native_autograd,
+        "mlstm_sequence_kernel": modeling_xlstm.mlstm_recurrent_sequence_native,
+        "mlstm_step_kernel": modeling_xlstm.mlstm_recurrent_step_native,
+    }
+    return cell(wrap_chunkwise_arbitrary_sequence_length, *values, **kernels, chunk_size=4)
+
+
+FUNCTIONS = [
+    *(
+        Case(
+            "function.causal_conv1d_fn",
+            "b c T, c K, c",
+            lambda x, w, b, activation=activation: causal_conv1d_fn(x, w, b, activation=activation),
+        )
+        for activation in (None, "silu", "sigmoid")
+    ),
+    Case("function.causal_conv1d_fn", "b c T, c K", lambda x, w: causal_conv1d_fn(x, w, activation="silu")),
+    Case(
+        "function.mamba_selective_scan",
+        "b c T, b c T, c N, b N T, b N T, c, b c T, c",
+        lambda x, dt, a, b, c, d, z, bias: mamba_selective_scan(
+            x, dt, a, b, c, D=d, z=z, delta_bias=bias, delta_softplus=True
+        ),
+    ),
+    Case(
+        "function.mamba_selective_scan",
+        "b c T, b c T, c N, b N T, b N T",
+        lambda x, dt, a, b, c: mamba_selective_scan(x, dt, a, b, c, delta_softplus=True, return_last_state=True),
+    ),
+    Case(
+        "function.mamba2_chunk_scan",
+        "b T (g r) p, b T (g r), (g r), b T g N, b T g N, (g r), (g r)",
+        lambda x, dt, a, b, c, d, bias: mamba2_chunk_scan(
+            x, dt, -a.exp(), b, c, 2, D=d, dt_bias=bias, dt_softplus=True, return_final_states=True
+        ),
+    ),
+    Case(
+        "function.mamba2_chunk_scan",
+        "b T (g r) p, b T (g r), (g r), b T g N, b T g N, b (g r) p N",
+        lambda x, dt, a, b, c, s: mamba2_chunk_scan(x, dt, -a.exp(), b, c, 3, initial_states=s, dt_softplus=True),
+    ),
+    Case(
+        "function.mamba2_chunk_scan",
+        "b T h p, b T h, h, b T 1 N, b T 1 N",
+        lambda x, dt, a, b, c: mamba2_chunk_scan(x, dt, -a.exp(), b, c, 3, dt_softplus=True),
+    ),
+    *(
+        Case(f"function.{name}", text, function)
+        for name, own, text in (
+            ("torch_chunk_gated_delta_rule", {"chunk_size": 2}, DELTA),
+            ("torch_recurrent_gated_delta_rule", {}, DELTA),
+            ("chunk_kimi_delta_attention", {"chunk_size": 2}, DELTA_BY_CHANNEL),
+            ("recurrent_kimi_delta_attention", {}, DELTA_BY_CHANNEL),
+        )
+        for function in (
+            lambda q, k, v, g, beta, name=name, own=own: globals()[name](
+                q, k, v, -g.exp(), beta, initial_state=None, output_final_state=False, **own
+            )[0],
+        )
+    ),
+    *(
+        Case(f"function.{name}", f"{text}, {state}", function)
+        for name, own, text, state in (
+            ("torch_chunk_gated_delta_rule", {"chunk_size": 3}, DELTA, "b (g r) K v"),
+            ("recurrent_kimi_delta_attention", {}, DELTA_BY_CHANNEL, "b h K v"),
+        )
+        for function in (
+            lambda q, k, v, g, beta, s, name=name, own=own: globals()[name](
+                q, k, v, -g.exp(), beta, initial_state=s, output_final_state=True, use_qk_l2norm_in_kernel=True, **own
+            ),
+        )
+    ),
+    Case("function.rwkv_linear_attention", "c, c, b T c, b T c", lambda *x: rwkv_linear_attention(*x)[0]),
+    Case(
+        "function.rwkv_linear_attention",
+        LINEAR_STATES,
+        lambda w, u, k, v, a, b, c: rwkv_linear_attention(w, u, k, v, [a, b.exp(), c], True),
+    ),
+    Case(
+        "function.mlstm_chunkwise_native_autograd",
+        f"{CELL}, {CELL_STATES}",
+        lambda *x, T: cell(mlstm_chunkwise_native_autograd, *x, chunk_size=T, return_last_states=True),
+    ),
+    Case(
+        "function.wrap_chunkwise_pad_zeros",
+        CELL,
+        lambda *x: cell(
+            wrap_chunkwise_pad_zeros,
+            *x,
+            mlstm_chunkwise_kernel=modeling_xlstm.mlstm_chunkwise_native_autograd,
+            chunk_size=4,
+        ),
+    ),
+    Case("function.wrap_chunkwise_arbitrary_sequence_length", f"{CELL}, {CELL_STATES}", in_any_length, sizes={"T": 6}),
+]
+
+OPERATORS = [*POINTWISE, *VIEWS, *PARTS, *REDUCTIONS, *LOOKUPS, *CONTRACTIONS, *ATTENTION, *CREATIONS, *FUNCTIONS]
 
 
 # -- what models do with several operators -------------------------------------------------------------------------
@@ -581,8 +757,23 @@ def normalised_heads(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return torch.einsum("bhd,hdo->bo", x / (x * x).sum(-1, keepdim=True).sqrt(), w)
 
 
+def experts(
+    x: torch.Tensor, up: torch.Tensor, bias: torch.Tensor, down: torch.Tensor, ends: torch.Tensor, which: torch.Tensor
+) -> torch.Tensor:
+    """Gate and up projection side by side, every row with the matrices of its group."""
+    one, other = (torch.ops.autotp.grouped_mm(x, up, ends) + bias[which]).unflatten(-1, (-1, 2)).unbind(-1)
+    return torch.ops.autotp.grouped_mm(functional.silu(one) * other, down.transpose(1, 2), ends)
+
+
 MODELS = [
     Case("gated MLP", "b s x, [i i] x, o i", gated),
+    Case(
+        "experts",
+        "N x, E x (i 2), E (i 2), E o i, E, N",
+        experts,
+        [*[normal] * 4, ends, numbers(4)],
+        {"N": ROWS_IN_GROUPS, "E": 4},
+    ),
     Case(
         "MLP with biases",
         "b x, i x, i, o i, o",

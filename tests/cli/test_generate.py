@@ -117,11 +117,12 @@ def writing(folder: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
     try:
         assert process.stdout is not None
         assert process.stdout.read(len(PROMPT) + 20).startswith(PROMPT)
-        children = [child for child in children_of(process.pid) if is_python_running(child)]
-        ranks = [child for child in children if "spawn_main" in command_line(child)]
+        children = children_of(process.pid)
+        (server,) = (child for child in children if "forkserver" in command_line(child))
+        ranks = children_of(server)
         assert len(ranks) == 2
         yield process, ranks
-        wait_until(lambda: not any(map(is_python_running, children)))
+        wait_until(lambda: not any(map(is_python_running, [*children, *ranks])))
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

@@ -36,6 +36,21 @@ def index(call: Call) -> Fact:
     return call.fact(dims, linear=[[0]], zeros=[[0]])
 
 
+def index_put(call: Call) -> Fact:
+    """x[i, :] = y: indexed dims are whole; the values have the others, aligned from the right."""
+    target, values = call.dims(call.get("self")), call.dims(call.get("values"))
+    indices = list(call.get("indices"))
+    used = [position for position, value in enumerate(indices) if value is not None]
+    joint = call.broadcast([call.dims(indices[position]) for position in used])
+    masks = any(indices[position].meta["val"].dtype == torch.bool for position in used)
+    if masks or used != list(range(used[0], used[0] + len(used))):
+        return _whole(call, [*target, *values, *joint])
+    call.pin([*(target[position] for position in used), *joint], "it is indexed by data")
+    call.broadcast([(*target[: used[0]], *joint, *target[used[-1] + 1 :]), values])
+    together = [[0, len(call.operands) - 1]]
+    return call.fact(target, linear=together, zeros=together)
+
+
 def gather(call: Call) -> Fact:
     source, chosen = call.dims(call.get("self")), call.dims(call.get("index"))
     position = call.dim(call.get("dim"), len(source))
@@ -88,6 +103,7 @@ def _whole(call: Call, terms: list[Term]) -> Fact:
 RULES = {
     "aten.embedding": embedding,
     "aten.index": index,
+    "aten.index_put": index_put,
     "aten.gather": gather,
     "aten.scatter": scatter,
     "aten.scatter_add": scatter,

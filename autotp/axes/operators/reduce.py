@@ -63,6 +63,13 @@ def top(call: Call) -> Fact:
     return call.fact(result, result)
 
 
+def counted(call: Call) -> Fact:
+    """histc: how many of all values are in every bin."""
+    bins = call.fresh(call.shape())
+    call.pin([*call.dims(call.get("self")), *bins], "its values are counted here")
+    return call.fact(bins)
+
+
 def normalised(call: Call) -> Fact:
     """layer_norm, rms_norm: the normalised dims are whole, the scale and shift have them."""
     dims = call.dims(call.get("input"))
@@ -117,6 +124,7 @@ RULES = {
         along("it runs along this dimension"),
     ),
     "aten.topk": top,
+    "aten.histc": counted,
     "aten.layer_norm": normalised,
     "aten.rms_norm": normalised,
     "aten.group_norm": group_normalised,

@@ -43,7 +43,7 @@ def operator_of(node: torch.fx.Node) -> str:
     if node.op == "output":
         return "output"
     if "opaque" in node.meta:
-        return str(node.meta["opaque"])
+        return str(node.meta["opaque"]).rpartition(".")[2]
     return operator_name(node.target).rpartition(".")[2].replace("keep_zero", "keep padding zero")
 
 

@@ -1,0 +1,77 @@
+"""Plans that were made before, kept on disk: loading the same checkpoint again does not plan again."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import torch
+import transformers
+from transformers import PreTrainedModel
+
+from .axes.rules import RULES
+from .errors import PlanError
+from .planner.plan import Plan
+from .planner.survey import fingerprint_of
+
+FOLDER_VARIABLE = "AUTOTP_CACHE"
+logger = logging.getLogger("autotp")
+
+
+def cached_plan(model: PreTrainedModel, tp: int, rules: Iterable[Path], make: Callable[[], Plan]) -> Plan:
+    """The plan that `make` gives, or the one it gave before for an equal model, in this or another process.
+
+    Equal are: names, shapes and dtypes of parameters, the configuration, the source files of every class in the model, all
+    rules, and the versions of autotp (its sources), torch and transformers. A folder that cannot be read or written only
+    costs time.
+    """
+    file = _folder() / f"{_key(model, tp, rules)}.json"
+    try:
+        return Plan.load(file)
+    except (OSError, PlanError):
+        plan = make()
+    try:
+        _write(file, plan.to_json())
+    except OSError as error:
+        logger.info("the plan is not kept: %s", error)
+    return plan
+
+
+def _folder() -> Path:
+    """`$AUTOTP_CACHE`, else the folder for it among the user's cached files."""
+    own = os.environ.get(FOLDER_VARIABLE)
+    if own:
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "autotp" / "plans"
+
+
+def _key(model: PreTrainedModel, tp: int, rules: Iterable[Path]) -> str:
+    versions = torch.__version__, transformers.__version__
+    dtypes = sorted({str(parameter.dtype) for parameter in model.parameters()})
+    config = sorted(vars(model.config).items(), key=lambda entry: entry[0])
+    digest = hashlib.sha256(repr((versions, tp, fingerprint_of(model), dtypes, config)).encode())
+    for file in _sources(model, rules):
+        digest.update(str(file).encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()
+
+
+def _sources(model: PreTrainedModel, rules: Iterable[Path]) -> Iterator[Path]:
+    """Every file that decides about a plan, but those of installed versions that do not change."""
+    modules = {type(module).__module__ for module in model.modules()} - {"builtins"}
+    files = (getattr(sys.modules.get(name), "__file__", None) for name in sorted(modules))
+    yield from (Path(file) for file in files if file)
+    for folder, pattern in ((Path(__file__).parent, "*.py"), *((folder, "*.toml") for folder in (RULES, *rules))):
+        yield from sorted(folder.rglob(pattern))
+
+
+def _write(file: Path, text: str) -> None:
+    """In one step, so that another process never reads half a plan."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=file.parent, suffix=".tmp", delete=False) as new:
+        new.write(text)
+    os.replace(new.name, file)

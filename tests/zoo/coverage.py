@@ -1,0 +1,84 @@
+"""The table of all families, from what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from .kinds import BASE, CAUSAL
+from .measure import DENSE_FAILS, RIGHT, Record
+
+CUT = 0.75  # of the parameters a rank may hold, embeddings included, for a family to count as cut
+TITLES = {CAUSAL: "Causal language models", BASE: "Base models of encoders, vision, audio and several modalities"}
+HEAD = """# Coverage
+
+Every model type of transformers {version}, tiny and with random weights, cut over simulated ranks in float64 and compared with
+the dense model: outputs, every gradient, greedy tokens. Written by `make zoo`. A family counts as **cut** if a rank holds at
+most three quarters of its parameters, embeddings included.
+"""
+
+
+def write_coverage(path: Path, records: Sequence[Record]) -> None:
+    """Write the table of all records."""
+    import transformers
+
+    parts = [HEAD.format(version=transformers.__version__)]
+    for head, title in TITLES.items():
+        mine = [record for record in records if record.head == head]
+        if mine:
+            parts += [f"## {title}\n", _counts(mine), _table(mine)]
+    path.write_text("\n".join(parts), encoding="utf-8")
+
+
+def is_cut(record: Record) -> bool:
+    """Returns if a family is entirely right and cut."""
+    return record.status == RIGHT and record.fraction is not None and record.fraction <= CUT
+
+
+def _counts(records: Sequence[Record]) -> str:
+    lines = ["| ranks | run dense | right | right and cut |", "|---|---|---|---|"]
+    for tp in sorted({record.tp for record in records}):
+        dense = [record for record in records if record.tp == tp and record.status != DENSE_FAILS]
+        right = sum(record.status == RIGHT for record in dense)
+        lines.append(f"| {tp} | {len(dense)} | {right} | {sum(map(is_cut, dense))} |")
+    return "\n".join(lines) + "\n"
+
+
+def _table(records: Sequence[Record]) -> str:
+    sizes = sorted({record.tp for record in records})
+    names = list(dict.fromkeys(record.kind for record in records))
+    found = {(record.kind, record.tp): record for record in records}
+    titles = ["family", *(f"tp {tp}" for tp in sizes), "largest error", "not cut, and why"]
+    lines = ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
+    for name in sorted(names):
+        mine = [found[name, tp] for tp in sizes if (name, tp) in found]
+        cells = [_cell(found.get((name, tp))) for tp in sizes]
+        lines.append("| " + " | ".join([name, *cells, _error(mine), _reasons(mine)]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(record: Record | None) -> str:
+    if record is None:
+        return ""
+    if record.status != RIGHT:
+        return record.status
+    return f"{record.fraction:.0%}" if is_cut(record) else f"right, {record.fraction:.0%}"
+
+
+def _error(records: Sequence[Record]) -> str:
+    errors = [error for r in records for error in (r.outputs, r.gradients) if error is not None]
+    return f"{max(errors):.0e}" if errors else ""
+
+
+def _reasons(records: Sequence[Record]) -> str:
+    """Why a family does not run, and what each rank holds whole though it is more than a hundredth of the model."""
+    failed = next((r for r in records if r.status != RIGHT), None)
+    if failed is not None:
+        return _escaped(failed.reason)
+    last = records[-1]
+    large = [f"`{name}`: {reason}" for size, name, reason in last.left if size > last.elements / 100]
+    return _escaped("; ".join(large))
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

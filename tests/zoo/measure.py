@@ -1,0 +1,186 @@
+"""One family measured: what is cut, and whether outputs, gradients and greedy tokens are the dense model's."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from autotp.capture.grouped import GroupedProducts
+from autotp.huggingface.models import can_generate
+from autotp.planner.plan import Plan
+from autotp.planner.survey import survey
+from autotp.rewrite.apply import apply_plan, make_compilers
+from autotp.runtime.ranks import Ranks
+from autotp.runtime.simulate import simulate
+from autotp.verify import Difference, Float64, Verifier
+
+from .kinds import Kind
+from .models import model_of
+from .unchanged import unchanged
+
+NEW_TOKENS = 6
+WRITING = {"max_new_tokens": NEW_TOKENS, "min_new_tokens": NEW_TOKENS, "do_sample": False, "use_cache": True}
+
+RIGHT, WRONG, DENSE_FAILS, ERROR, TIMEOUT = "right", "wrong", "dense fails", "error", "timeout"
+
+
+@dataclass
+class Record:
+    """One family at one size. `left` are parts that are not cut: elements, an example, and the reason.
+
+    `tokens` is "equal" or "different", or why none were compared; `seconds` are those of the processor.
+    """
+
+    kind: str
+    head: str
+    tp: int
+    status: str
+    fraction: float | None = None
+    outputs: float | None = None
+    gradients: float | None = None
+    tokens: str = ""
+    counts_agree: bool = True
+    elements: int = 0
+    left: list[tuple[int, str, str]] = field(default_factory=list)
+    reason: str = ""
+    seconds: float = 0.0
+
+    def data(self) -> dict[str, Any]:
+        """The record as plain data."""
+        return asdict(self)
+
+
+def measure(kind: Kind, sizes: Sequence[int]) -> Iterator[Record]:
+    """Measure a family at several sizes; never raises for what a model does."""
+    start = time.process_time()
+    try:
+        verifier = _verifier(kind)
+        written = _written(verifier)
+    except DenseFailure as error:
+        yield from (Record(kind.name, kind.head, tp, DENSE_FAILS, reason=str(error)) for tp in sizes)
+        return
+    except Exception as error:
+        yield from (Record(kind.name, kind.head, tp, ERROR, reason=_where(error)) for tp in sizes)
+        return
+    for tp in sizes:
+        record = _record(kind, verifier, written, tp)
+        record.seconds = round(time.process_time() - start, 2)
+        yield record
+        start = time.process_time()
+
+
+class DenseFailure(Exception):
+    """The dense model cannot be built, or cannot run."""
+
+
+def _verifier(kind: Kind) -> Verifier:
+    try:
+        model = model_of(kind)
+        _try_dense(model)
+    except Exception as error:
+        raise DenseFailure(_where(error)) from error
+
+    def watched(model: Any, *args: Any) -> Any:
+        with unchanged(model):
+            return survey(model, *args)
+
+    with patch("autotp.verify.survey", watched):
+        return Verifier(model)
+
+
+def _try_dense(model: Any) -> None:
+    """Raises whatever the model raises in one forward and backward."""
+    from autotp.api import examples_for
+    from autotp.verify import _real_call, _run
+
+    double = copy.deepcopy(model).double()
+    outputs, _ = _run(double, _real_call(double, examples_for(double, None)[0]), 0, ())
+    if bad := [name for name, output in outputs.items() if output.is_floating_point() and output.isnan().any()]:
+        raise ValueError(f"{bad[0]} of the dense model is not a number")
+
+
+def _prompt(model: Any) -> torch.Tensor:
+    vocabulary = min(getattr(model.config.get_text_config(), "vocab_size", 0) or 100, 200)
+    return torch.randint(3, vocabulary, (2, 11), generator=torch.Generator().manual_seed(1))
+
+
+def _write(model: Any) -> torch.Tensor:
+    ids = _prompt(model)
+    with GroupedProducts(), Float64(), torch.no_grad():
+        return model.generate(ids, attention_mask=torch.ones_like(ids), pad_token_id=0, eos_token_id=None, **WRITING)
+
+
+def _written(verifier: Verifier) -> torch.Tensor | str:
+    """The dense model's greedy tokens, or why there are none."""
+    if not can_generate(verifier.dense) or verifier.dense.main_input_name != "input_ids":
+        return "it does not write"
+    try:
+        return _write(copy.deepcopy(verifier.dense))
+    except Exception as error:
+        return f"the dense model does not write: {_where(error)}"
+
+
+def _record(kind: Kind, verifier: Verifier, written: torch.Tensor | str, tp: int) -> Record:
+    record = Record(kind.name, kind.head, tp, ERROR)
+    try:
+        plan = verifier.plan(tp)
+        whole, local = plan.elements()
+        record.elements, record.fraction = whole, round(local / whole, 4)
+        record.left = _left(plan)
+        report = verifier.verify(tp, plan)
+        record.outputs, record.gradients = _worst(report.outputs), _worst(report.gradients)
+        record.counts_agree = report.counts_agree
+        record.tokens = _compare_tokens(verifier, plan, written)
+        wrong = [d.name for d in (*report.outputs, *report.gradients) if not d.error <= report.tolerance]
+        record.status = WRONG if wrong or record.tokens == "different" else RIGHT
+        record.reason = ", ".join(wrong[:4])
+    except Exception as error:
+        record.reason = _where(error)
+    return record
+
+
+def _worst(differences: Sequence[Difference]) -> float:
+    return max((difference.error for difference in differences), default=0.0)
+
+
+def _compare_tokens(verifier: Verifier, plan: Plan, written: torch.Tensor | str) -> str:
+    if isinstance(written, str):
+        return written
+    compilers = make_compilers(plan, verifier.found, verifier.folders)
+
+    def rank_run(ranks: Ranks) -> torch.Tensor:
+        return _write(apply_plan(copy.deepcopy(verifier.dense), plan, ranks, compilers))
+
+    return "equal" if all(torch.equal(written, tokens) for tokens in simulate(plan.tp, rank_run)) else "different"
+
+
+def _left(plan: Plan) -> list[tuple[int, str, str]]:
+    """Matrices that every rank holds whole, by reason: elements, the largest of them, the reason; the most first."""
+    parts = [
+        (p.elements * len(unit.instances), f"{unit.instances[0]}.{p.name}".lstrip("."), p.reason)
+        for unit in plan.units
+        for p in unit.parameters
+        if p.placement == "replicated" and len(p.shape) > 1
+    ]
+    parts += [(math.prod(p.shape), p.name, p.reason) for p in plan.outside if len(p.shape) > 1]
+    elements: Counter[str] = Counter()
+    for size, _, reason in parts:
+        elements[reason] += size
+    largest = {reason: name for size, name, reason in sorted(parts)}
+    return [(size, largest[reason], reason) for reason, size in elements.most_common()]
+
+
+def _where(error: BaseException) -> str:
+    """An error in one line, with the innermost place it comes from."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    text = str(error).strip().split("\n")[0][:300]
+    return f"{type(error).__name__}: {text} ({frame.filename.rsplit('/', 1)[-1]}:{frame.lineno})"

@@ -1,0 +1,65 @@
+"""A family's tiny model with random weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
+from transformers.models.auto import modeling_auto
+
+from autotp.huggingface.models import build_model
+from autotp.huggingface.tiny import tiny_config
+
+from .kinds import CAUSAL, Kind
+from .settings import AFTER, WHOLE
+
+KV_HEADS = 2  # fewer than the ranks of some sizes
+NOISE = 0.1  # added to the initial weights, which are zero, one, or so small that attention is uniform
+
+
+def model_of(kind: Kind, seed: int = 0) -> PreTrainedModel:
+    """The family's model in eval mode. Raises whatever transformers raises for one that cannot be built."""
+    torch.manual_seed(seed)
+    config = config_of(kind)
+    config.architectures = [_class_of(kind, config).__name__]
+    model = build_model(config, meta=False)
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            parameter.data += NOISE * torch.randn_like(parameter)
+    return model
+
+
+def config_of(kind: Kind) -> PretrainedConfig:
+    """The family's own defaults with small sizes, few key-value heads, and what this family needs besides."""
+    if kind.name in WHOLE:
+        return AutoConfig.for_model(kind.name, **WHOLE[kind.name])
+    config = tiny_config(AutoConfig.for_model(kind.name))
+    _share_key_value_heads(config)
+    _set(config, AFTER.get(kind.name, {}))
+    return config
+
+
+def _class_of(kind: Kind, config: PretrainedConfig) -> Any:
+    if kind.head == CAUSAL:
+        return modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    found = AutoModel._model_mapping[type(config)]
+    return found[0] if isinstance(found, tuple) else found
+
+
+def _share_key_value_heads(config: PretrainedConfig) -> None:
+    """Let several query heads share a key and a value where the family can do that."""
+    for part in (config, *(getattr(config, name) for name in config.sub_configs)):
+        heads = getattr(part, "num_key_value_heads", None)
+        latent = getattr(part, "kv_lora_rank", None) is not None
+        if isinstance(heads, int) and heads > KV_HEADS and not latent and part.num_attention_heads % KV_HEADS == 0:
+            part.num_key_value_heads = KV_HEADS
+
+
+def _set(config: PretrainedConfig, settings: dict[str, Any]) -> None:
+    for name, value in settings.items():
+        inner = getattr(config, name, None)
+        if isinstance(inner, PretrainedConfig):
+            _set(inner, value)
+        else:
+            setattr(config, name, value)
