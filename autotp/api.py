@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -16,6 +17,7 @@ from .errors import UsageError
 from .huggingface import models
 from .huggingface.checkpointing import keep_checkpointing
 from .huggingface.generation import keep_in_step
+from .huggingface.losses import reading_of_logits
 from .planner import cost
 from .planner.cost import DEFAULT_HARDWARE, Workload
 from .planner.make import make_plan
@@ -62,7 +64,8 @@ def plan(
     machine = cost.hardware(hardware, folders)
     module = models.resolve(model)
     found = survey(module, examples_for(module, example), folders)
-    return make_plan(module, found, tp, machine, Workload(tokens=tokens), gather_logits=gather_logits)
+    made = make_plan(module, found, tp, machine, Workload(tokens=tokens), gather_logits=gather_logits)
+    return replace(made, loss=reading_of_logits(module, found)) if gather_logits and tp > 1 else made
 
 
 def diff(
@@ -158,10 +161,11 @@ def parallelize(
 
 def join_ranks(model: nn.Module, ranks: Ranks) -> None:
     """What a parallel model's own methods need to know of its ranks: `generate`, `state_dict`, `load_state_dict`,
-    `gradient_checkpointing_enable`."""
+    `gradient_checkpointing_enable`; and one state of random numbers."""
     if models.can_generate(model):
         keep_in_step(model, ranks)
     keep_checkpointing(model)
+    ranks.share_random_state()  # dropout of what is whole draws the same on all ranks
     attach(model)
 
 

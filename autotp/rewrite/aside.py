@@ -24,8 +24,8 @@ class WholeForward:
         held = dict(self.module._parameters)
         try:
             for name, layouts in self.layouts.items():
-                if torch.is_grad_enabled() and held[name].requires_grad:  # type: ignore[union-attr]
-                    watch(held[name], layouts, self.ranks)  # type: ignore[arg-type]
+                if torch.is_grad_enabled():
+                    watch(self.module._parameters, name, layouts, self.ranks)
                 self.module._parameters[name] = self._whole(held[name], layouts)  # type: ignore[assignment]
             return type(self.module).forward(self.module, *args, **kwargs)
         finally:

@@ -155,9 +155,7 @@ class UnitForward:
         """Let the gradients of this backward say what they are a part of. The parameters may be others at every call."""
         if torch.is_grad_enabled():
             for table, name, layouts in self.cut:
-                parameter = table.get(name)
-                if parameter is not None and parameter.requires_grad and parameter.is_leaf:
-                    watch(parameter, layouts, self.ranks)
+                watch(table, name, layouts, self.ranks)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_dynamo_compiling():

@@ -130,7 +130,7 @@ def test_norms_and_clipping_are_those_of_the_dense_model(name: str, tp: int) -> 
 def test_a_scaler_skips_a_step_on_all_ranks() -> None:
     def run(ranks: Ranks) -> tuple[list[float], float]:
         parameter = nn.Parameter(torch.ones(2))
-        watch(parameter, (Leaf(4, Cut((Factor(2, 1),), 4)),), ranks)
+        watch({"it": parameter}, "it", (Leaf(4, Cut((Factor(2, 1),), 4)),), ranks)
         optimizer, scaler = torch.optim.SGD([parameter], 1.0), torch.amp.GradScaler("cpu", init_scale=8.0)
         scaler.scale((parameter * (float("inf") if ranks.rank else 1.0)).sum()).backward()
         scaler.step(optimizer)
