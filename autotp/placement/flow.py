@@ -81,6 +81,9 @@ def flow(typed: TypedGraph, cuts: Cuts, unread: frozenset[int] = frozenset(), *,
                 _check_disjoint(typed, state, node)
         elif node in typed.facts:
             _place(typed, state, node)
+        elif "opaque" in node.meta:  # it stores slices, but no parts of a sum
+            for operand in [operand for operand in node.all_input_nodes if state.partial.get(operand)]:
+                _update(state, node, operand, reduce=state.partial[operand])
     return state
 
 
