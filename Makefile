@@ -7,7 +7,7 @@ INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv lint test demo bench-planning bench-inference bench-gpu bench-load
+.PHONY: help venv lint test demo bench-planning bench-inference bench-gpu bench-load bench-steps
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,3 +44,6 @@ bench-gpu: $(INSTALLED) ## time one rank's shard of large blocks, where there is
 
 bench-load: $(INSTALLED) ## memory, bytes and time of loading 1.5 GB on 4 ranks (transformers' side needs accelerate)
 	$(BIN)/python benchmarks/load.py
+
+bench-steps: $(INSTALLED) ## 200 AdamW steps of six families in float64 at three sizes, beside the dense ones
+	PYTHONPATH=. $(BIN)/python benchmarks/steps.py

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -14,7 +15,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from .checkpoint.state import attach
 from .errors import UsageError
 from .huggingface import models
+from .huggingface.checkpointing import keep_checkpointing
 from .huggingface.generation import keep_in_step
+from .huggingface.losses import reading_of_logits
 from .planner import cost
 from .planner.cost import DEFAULT_HARDWARE, Workload
 from .planner.make import make_plan
@@ -61,7 +64,8 @@ def plan(
     machine = cost.hardware(hardware, folders)
     module = models.resolve(model)
     found = survey(module, examples_for(module, example), folders)
-    return make_plan(module, found, tp, machine, Workload(tokens=tokens), gather_logits=gather_logits)
+    made = make_plan(module, found, tp, machine, Workload(tokens=tokens), gather_logits=gather_logits)
+    return replace(made, loss=reading_of_logits(module, found)) if gather_logits and tp > 1 else made
 
 
 def diff(
@@ -112,6 +116,7 @@ def parallelize(
     mesh: DeviceMesh | None = None,
     plan: Plan | None = None,
     gather_logits: bool = True,
+    sum_in_float32: bool = False,
     example: Any = None,
     rules: Sequence[str | Path] = (),
 ) -> Model:
@@ -125,6 +130,7 @@ def parallelize(
         mesh: a one-dimensional mesh, or one with a dim named "tp", instead of `tp`.
         plan: a plan from `autotp.plan`, edited or not; made here unless given.
         gather_logits: as for `autotp.plan`; a given plan says it itself.
+        sum_in_float32: whether ranks add up bfloat16 and float16 values in float32, which sends twice the planned bytes.
         example: as for `autotp.plan`.
         rules: as for `autotp.plan`.
 
@@ -137,6 +143,7 @@ def parallelize(
             f"parallelize takes an nn.Module, not {type(model).__name__}; autotp.plan takes configurations too"
         )
     ranks = ProcessRanks(group_lines(tp, mesh))
+    ranks.sum_in_float32 = sum_in_float32
     folders = rule_folders(rules)
     if plan is not None:
         check_plan(model, plan, ranks.size)
@@ -153,9 +160,12 @@ def parallelize(
 
 
 def join_ranks(model: nn.Module, ranks: Ranks) -> None:
-    """What a parallel model's own methods need to know of its ranks: `generate`, `state_dict`, `load_state_dict`."""
+    """What a parallel model's own methods need to know of its ranks: `generate`, `state_dict`, `load_state_dict`,
+    `gradient_checkpointing_enable`; and one state of random numbers."""
     if models.can_generate(model):
         keep_in_step(model, ranks)
+    keep_checkpointing(model)
+    ranks.share_random_state()  # dropout of what is whole draws the same on all ranks
     attach(model)
 
 

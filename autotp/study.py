@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from .api import Source, check_size, examples_for, rule_folders
 from .errors import AutotpError, UsageError
 from .huggingface import models, tp_plan
+from .huggingface.losses import reading_of_logits
 from .planner.cost import DEFAULT_HARDWARE, Workload, hardware
 from .planner.estimate import Estimate, estimate
 from .planner.make import make_plan
@@ -59,7 +61,13 @@ class Study:
     def plan(self, tp: int) -> Plan:
         """The best plan for so many ranks."""
         check_size(tp)
-        return make_plan(self.module, self.found, tp, self.machine, self.workload)
+        made = make_plan(self.module, self.found, tp, self.machine, self.workload)
+        return replace(made, loss=self.loss) if tp > 1 else made
+
+    @cached_property
+    def loss(self) -> str:
+        """What a loss adds to what the units do."""
+        return reading_of_logits(self.module, self.found)
 
     def read(self, plan: Plan) -> Plan:
         """An edited plan with the collectives that its layouts need. Raises PlanError or UnsoundPlanError if it is refused."""

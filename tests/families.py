@@ -146,6 +146,45 @@ FAMILIES: dict[str, Family] = {
 }
 
 
+# 30 does not divide by 4. The loop over chosen experts, in the model's own Python, is what they are compared with.
+MIXTURE = {
+    **LLAMA_LIKE,
+    "num_hidden_layers": 1,
+    "intermediate_size": 30,
+    "moe_intermediate_size": 30,
+    "num_local_experts": 4,
+    "num_experts": 4,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "experts_implementation": "eager",
+}
+# Families of mixtures of experts, by how they keep the experts' weights and what is beside them.
+MIXTURES: dict[str, Family] = {
+    "mixtral": Family("mixtral", MIXTURE),
+    # norms over the full width of q and k, as in olmo2
+    "olmoe": Family("olmoe", MIXTURE, forward=4, backward=4),
+    # an expert for all tokens, behind a gate of its own
+    "qwen2_moe": Family("qwen2_moe", {**MIXTURE, "shared_expert_intermediate_size": 30, "decoder_sparse_step": 1}),
+    # groups of experts of which some are chosen, experts for all tokens, low-rank attention
+    "deepseek_v3": Family(
+        "deepseek_v3",
+        {
+            **MIXTURE,
+            **{name: FAMILIES["deepseek_v2"].settings[name] for name in ("q_lora_rank", "kv_lora_rank", "v_head_dim")},
+            "num_key_value_heads": 8,
+            "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 12,
+            "n_group": 2,
+            "topk_group": 1,
+            "first_k_dense_replace": 0,
+        },
+    ),
+    # gate and up projection element by element beside each other, transposed, with biases
+    "gpt_oss": Family("gpt_oss", {**MIXTURE, "head_dim": 8, "layer_types": ["full_attention"]}),
+    # every expert computes every token
+    "llama4_text": Family("llama4_text", {**MIXTURE, "intermediate_size_mlp": 30, "head_dim": 8}),
+}
+
 WRITING = {**LLAMA_LIKE, "max_position_embeddings": 128}
 PLAIN_WRITING = {**PLAIN, "max_position_embeddings": 128}
 GPT_WRITING = {**GPT, "n_positions": 128}
@@ -181,6 +220,7 @@ WRITERS: dict[str, Family] = {
     "gemma2": Family("gemma2", {**WRITING, "head_dim": 16, "sliding_window": 16}),
     "gemma3_text": Family("gemma3_text", {**MIXED, "head_dim": 16}),
     "mistral": Family("mistral", {**WRITING, "sliding_window": 16}),
+    "mixtral": Family("mixtral", {**MIXTURE, "max_position_embeddings": 128}),
     "cohere2": Family("cohere2", MIXED),
     "starcoder2": Family("starcoder2", {**WRITING, "sliding_window": 16}),
     "t5": Family(
@@ -205,4 +245,44 @@ WRITERS: dict[str, Family] = {
     "gpt_bigcode": Family("gpt_bigcode", GPT_WRITING),
     "codegen": Family("codegen", {**GPT_WRITING, "rotary_dim": 8}),
     "stablelm": Family("stablelm", WRITING),
+}
+
+
+MIXING = {**PLAIN, "pad_token_id": 0}
+HEADS_OF_A_SCAN = {"num_heads": 8, "head_dim": 16, "state_size": 16, "chunk_size": 8}
+ONE_HEAD_SUM = {"all_reduce backward parameter": 3}
+
+# Families that mix tokens in another way than by attention; what is expected is that of their first block.
+MIXERS: dict[str, Family] = {
+    "mamba": Family("mamba", {**MIXING, "state_size": 8}),
+    "mamba2": Family("mamba2", {**MIXING, **HEADS_OF_A_SCAN, "n_groups": 4}, forward=1, backward=1),
+    # One group: what all heads share is whole, and the norm behind the scan is over their full width.
+    "mamba2_one_group": Family("mamba2", {**MIXING, **HEADS_OF_A_SCAN, "n_groups": 1}, extra=ONE_HEAD_SUM),
+    "zamba": Family(
+        "zamba",
+        {
+            **MIXING,
+            "mamba_d_state": 8,
+            "mamba_dt_rank": 4,
+            "n_mamba_heads": 2,
+            "layer_types": ["mamba", "mamba"],
+            "attention_hidden_size": 128,
+            "attention_head_dim": 16,
+        },
+    ),
+    "lfm2": Family("lfm2", {**LLAMA_LIKE, "num_key_value_heads": 4, "layer_types": ["conv", "full_attention"]}),
+    "qwen3_next": Family(
+        "qwen3_next",
+        {
+            **LLAMA_LIKE,
+            "mlp_only_layers": [0, 1],
+            "layer_types": ["linear_attention", "full_attention"],
+            "linear_num_key_heads": 4,
+            "linear_num_value_heads": 8,
+            "linear_key_head_dim": 8,
+            "linear_value_head_dim": 12,
+        },
+        extra=ONE_PARAMETER_SUM,
+    ),
+    "xlstm": Family("xlstm", {**MIXING, "num_heads": 4, "num_blocks": 2, "chunk_size": 8, "qk_dim_factor": 1.0}),
 }

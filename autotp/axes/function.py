@@ -1,8 +1,8 @@
 """Signatures of Python functions, argument by argument: `x: b t (g r) p, A: (g r), B: b t g n -> b t (g r) p, b (g r) p n`.
 
 Arguments are known by name, since a call may leave any of them out. Equal letters are one term, `(g r)` is a product
-(major to minor), a dim of size one broadcasts. Of the results a call gives the first ones. Nothing is summed over: what a
-result has not is whole.
+(major to minor), a dim of size one broadcasts. In an element-wise function all are `...`. Of the results a call gives the
+first ones. Nothing is summed over: what a result has not is whole.
 """
 
 from __future__ import annotations
@@ -10,27 +10,32 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import torch
 
 from ..errors import RuleError
-from .call import Call
+from .call import Call, operator_name
 from .facts import Fact
 from .term import ONE, Dims, Product, Term, axis
 
 # The letters of one dim, major to minor.
 Part: TypeAlias = tuple[str, ...]
 
+# The dims of an argument or result of an element-wise function.
+ELEMENTWISE: tuple[Part, ...] = (("...",),)
+
+# An argument, or an item of one that is a list.
+_NAME = re.compile(r"[A-Za-z_]\w*(\[\w+\])*")
 _PART = re.compile(r"\(([A-Za-z ]+)\)|([A-Za-z])|(\S)")
 
 
 @dataclass(frozen=True)
 class FunctionRule:
-    """A parsed signature. `whole` are the letters that stay whole; the results are zero where all of `zeros` are, if the
-    constants that `zeros_if` names are absent or among these; `writes` are arguments in whose memory the function leaves
-    something."""
+    """A parsed signature. `whole` are the letters that stay whole; the results (the first `zero_results`) are zero where all
+    of `zeros` are, if the constants that `zeros_if` names are absent or among these; `writes` are arguments in whose
+    memory the function leaves something, `unused` ones that it takes and does not look at."""
 
     arguments: Mapping[str, tuple[Part, ...]]
     results: tuple[tuple[Part, ...], ...]
@@ -38,26 +43,42 @@ class FunctionRule:
     zeros: frozenset[str] = frozenset()
     writes: frozenset[str] = frozenset()
     zeros_if: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    zero_results: int | None = None
+    unused: frozenset[str] = frozenset()
 
     def __call__(self, call: Call) -> Fact:
         """State the equations of one call."""
-        given = {name: value for name, value in call.arguments.items() if value in call.operands}
+        given = {
+            name: value
+            for name, value in call.arguments.items()
+            if value in call.operands and name.partition("[")[0] not in self.unused
+        }
         if not self._describes(call, given):
             return self._unknown(call)
+        if self.results == (ELEMENTWISE,):
+            dims = call.broadcast([call.dims(value) for value in given.values()])
+            return call.fact(dims, zeros=self._zeros(call, given))
         terms = self._terms(call, given)
         call.pin([terms[letter] for letter in sorted(self.whole & terms.keys())], "the function needs it whole")
         for name in sorted(self.writes & given.keys()):
             if not _is_kept(given[name]):
                 call.pin(call.dims(given[name]), "the function writes into it")
-        positions = {value: i for i, value in enumerate(call.operands)}
-        zeros = [positions[given[name]] for name in sorted(self.zeros & given.keys())]
+        fact = call.fact(*self._outputs(call, terms), zeros=self._zeros(call, given))
+        return replace(fact, zero_results=self.zero_results)
+
+    def _zeros(self, call: Call, given: Mapping[str, torch.fx.Node]) -> list[list[int]]:
+        """The positions of the operands where the results are zero if these are, as the one group there is, or none."""
+        group = [call.operands.index(given[name]) for name in sorted(self.zeros & given.keys())]
         preserved = all(call.get(name) in (None, *values) for name, values in self.zeros_if.items())
-        return call.fact(*self._outputs(call, terms), zeros=[zeros] if zeros and preserved else ())
+        return [group] if group and preserved else []
 
     def _describes(self, call: Call, given: Mapping[str, torch.fx.Node]) -> bool:
         """Returns if every tensor of a call is an argument of the rule, with as many dims, and every result one of its."""
-        known = len(given) == len(call.operands) and len(call.node.meta["val"]) <= len(self.results)
-        return known and all(len(call.dims(value)) == len(self.arguments.get(n, ())) for n, value in given.items())
+        known = given.keys() <= self.arguments.keys() and len(call.node.meta["val"]) <= len(self.results)
+        return known and all(
+            self.arguments[name] == ELEMENTWISE or len(call.dims(value)) == len(self.arguments[name])
+            for name, value in given.items()
+        )
 
     def _unknown(self, call: Call) -> Fact:
         outputs = [call.fresh(call.shape(number)) for number in range(len(call.node.meta["val"]))]
@@ -96,17 +117,28 @@ class FunctionRule:
             yield tuple(Product(tuple(terms[letter] for letter in part)) for part in parts)
 
 
+# Operators whose result is always in the memory of their first operand.
+_VIEWS = frozenset(
+    f"aten.{name}" for name in ("select", "slice", "transpose", "permute", "unsqueeze", "squeeze", "view")
+)
+
+
 def _is_kept(node: torch.fx.Node) -> bool:
-    """Returns if a value was read from an opaque object: what a rank reads there is its own memory."""
+    """Returns if a value was read from an opaque object, or is a view of such a one: a rank reads its own memory there."""
+    while operator_name(node.target) in _VIEWS:
+        node = node.all_input_nodes[0]
     source = node.args[0] if node.args else None
-    return isinstance(source, torch.fx.Node) and source.meta.get("opaque") == READ
-
-
-READ = "opaque.read"
+    return isinstance(source, torch.fx.Node) and source.meta.get("opaque") == "opaque.read"
 
 
 def parse_function(
-    text: str, whole: str = "", zeros: str = "", writes: str = "", zeros_if: Mapping[str, Sequence[Any]] | None = None
+    text: str,
+    whole: str = "",
+    zeros: str = "",
+    writes: str = "",
+    unused: str = "",
+    zeros_if: Mapping[str, Sequence[Any]] | None = None,
+    zero_results: int | None = None,
 ) -> FunctionRule:
     """Read a signature. Raises RuleError with the part it cannot read or the name it does not know."""
     left, arrow, right = text.partition("->")
@@ -115,7 +147,7 @@ def parse_function(
     arguments = {}
     for group in left.split(","):
         name, colon, parts = group.partition(":")
-        if not colon or not name.strip().isidentifier():
+        if not colon or not _NAME.fullmatch(name.strip()):
             raise RuleError(f"cannot read {group.strip()!r} in the signature {text!r}; write 'name: b t c'")
         arguments[name.strip()] = _parts(parts, text)
     results = tuple(_parts(group, text) for group in right.split(","))
@@ -134,10 +166,14 @@ def parse_function(
         zeros=frozenset(zeros.split()),
         writes=frozenset(writes.split()),
         zeros_if=zeros_if or {},
+        zero_results=zero_results,
+        unused=frozenset(unused.split()),
     )
 
 
 def _parts(text: str, signature: str) -> tuple[Part, ...]:
+    if text.strip() == "...":
+        return ELEMENTWISE
     found = _PART.findall(text)
     for _, _, strange in found:
         if strange:

@@ -26,7 +26,7 @@ def infer(graph: torch.fx.Graph, rules: Mapping[str, Rule]) -> Typing:
         if node.op in ("placeholder", "get_attr"):
             if isinstance(value, torch.Tensor):
                 facts[node] = Fact((tuple(axis(sizes(size)) for size in value.shape),))
-        elif node.op == "call_function" and _has_tensor(value):
+        elif node.op == "call_function" and (_has_tensor(value) or "opaque" in node.meta):
             call = Call(node, facts, sizes)
             rule = unruled if "writes" in node.meta else rule_for(call, rules)
             if rule is unruled:

@@ -97,7 +97,12 @@ CLASSES: Mapping[str, Rule] = {
     "other": Pointwise(),
 }
 SIGNATURE_KEYS = frozenset({"signature", "whole", "attends"})
-FUNCTION_KEYS = frozenset({"signature", "whole", "zeros", "zeros_if", "writes"})
+_TEXT = (str, "text such as 'x: b t c, A: c -> b t c'")
+FUNCTION_KEYS: Mapping[str, tuple[type, str]] = {
+    **dict.fromkeys(("signature", "whole", "zeros", "writes", "unused"), _TEXT),
+    "zeros_if": (dict, "a table such as { activation = ['silu'] }"),
+    "zero_results": (int, "a number of results"),
+}
 
 
 def unruled(call: Call) -> Fact:
@@ -182,12 +187,9 @@ def _options(path: Path, name: str, entry: Any, known: frozenset[str], example: 
 
 
 def _read_function(path: Path, name: str, entry: Any) -> Rule:
-    options = _options(path, name, entry, FUNCTION_KEYS, "x: b t c, A: c -> b t c")
+    options = _options(path, name, entry, frozenset(FUNCTION_KEYS), "x: b t c, A: c -> b t c")
     for key, value in options.items():
-        kind, words = (
-            (dict, "a table of lists") if key == "zeros_if" else (str, "text such as 'x: b t c, A: c -> b t c'")
-        )
-        _expect(path, f"{key} of {name}", value, kind, words)
+        _expect(path, f"{key} of {name}", value, *FUNCTION_KEYS[key])
     try:
         return parse_function(options.pop("signature"), **options)
     except RuleError as error:

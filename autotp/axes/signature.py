@@ -87,7 +87,9 @@ class _Application:
         whole = [self.terms[letter] for letter in self.signature.whole if letter in self.terms]
         self.call.pin(whole, "the operator needs this dimension whole")
         contracted = [self.terms[letter] for letter in sorted(self.signature.contracted) if letter in self.terms]
-        outputs = [self._result(group, leading, number) for number, group in enumerate(self.signature.results)]
+        value = self.call.node.meta["val"]
+        results = self.signature.results[: len(value)] if isinstance(value, (list, tuple)) else self.signature.results
+        outputs = [self._result(group, leading, number) for number, group in enumerate(results)]
         factors, added = self._roles([group for _, group in operands])
         return self.call.fact(
             *outputs,

@@ -7,10 +7,10 @@ tensors, if the model has weights: then each unit's first call computes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -24,6 +24,9 @@ from .grouped import GroupedProducts
 from .opaque import copy_opaque
 from .symbols import Symbols
 from .units import Unit
+
+# What the rest of the model sees of a unit's result, by the unit's shape.
+Given: TypeAlias = Callable[[int, Any], Any]
 
 
 @dataclass
@@ -44,21 +47,22 @@ def record(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     functions: FunctionRules | None = None,
+    given: Given = lambda shape, result: result,
 ) -> Recording:
     """Run the model on fake copies of the given inputs, or on real ones where its outer Python needs values; functions with
-    a rule only give results of the right shapes.
+    a rule only give results of the right shapes. `given` may put something else in place of a unit's result.
 
     Raises TraceError if it needs values and has no weights, or fails with them.
     """
     functions = functions or {}
     try:
-        return _Recorder(model, units, functions).run(args, kwargs)
+        return _Recorder(model, units, functions, given).run(args, kwargs)
     except Exception as error:
         reason = f"the model cannot run on fake tensors: {_first_line(error)}"
         if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
             raise TraceError(reason) from error
         try:
-            return _Recorder(model, units, functions, real=True).run(args, kwargs)
+            return _Recorder(model, units, functions, given, real=True).run(args, kwargs)
         except Exception as second:
             raise TraceError(f"{reason}, nor on real ones: {_first_line(second)}") from error
 
@@ -69,9 +73,15 @@ def _first_line(error: Exception) -> str:
 
 class _Recorder:
     def __init__(
-        self, model: nn.Module, units: Sequence[Unit], functions: FunctionRules, *, real: bool = False
+        self,
+        model: nn.Module,
+        units: Sequence[Unit],
+        functions: FunctionRules,
+        given: Given,
+        *,
+        real: bool = False,
     ) -> None:
-        self.functions = functions
+        self.functions, self.given = functions, given
         self.recording, self.real = Recording(), real
         # Inputs without data stand for ones where the weights are.
         self.symbols = Symbols(next((p.device for p in model.parameters() if p.device.type != "meta"), None))
@@ -113,14 +123,14 @@ class _Recorder:
             self.recording.called.add(unit.path)
             self._note_read((args, kwargs))
             if unit.shape in self.results:
-                return self.results[unit.shape]
+                return self.given(unit.shape, self.results[unit.shape])
             self.recording.calls[unit.shape] = _as_it_is_now(args, kwargs)
             with self._inside():
                 try:
                     self.results[unit.shape] = original(twin, *args, **kwargs)
                 except Exception as error:
                     self.results[unit.shape] = self._stand_in(unit, error, args, kwargs)
-            return self.results[unit.shape]
+            return self.given(unit.shape, self.results[unit.shape])
 
         twin.__dict__["forward"] = forward
 
@@ -170,7 +180,7 @@ class _Recorder:
                     for value in pytree.tree_leaves((args, kwargs or {})):
                         owner = recorder.owners.get(id(value))
                         name = getattr(func, "__name__", str(func))
-                        if owner is not None and name != "__get__":
+                        if owner is not None and name != "__get__" and not _scales(name, args, kwargs):
                             recorder.recording.used_outside.setdefault(owner, name)
                 return func(*args, **(kwargs or {}))
 
@@ -200,6 +210,11 @@ def _values_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 def _own_random_state() -> Iterator[None]:
     with torch.random.fork_rng():
         yield
+
+
+def _scales(name: str, args: tuple[Any, ...], kwargs: Any) -> bool:
+    """Returns if a parameter is multiplied in place with a number, which does the same to every slice of it."""
+    return name in ("mul_", "div_") and len(args) == 2 and isinstance(args[1], (int, float)) and not kwargs
 
 
 def _only_shapes(rule: str, function: Any, fake: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -62,6 +62,7 @@ def _is_leaf(value: Any) -> bool:
     return not isinstance(value, _CONTAINERS)
 
 
+_CASTING = ("cuda", "cpu")
 _specs: dict[Any, pytree.TreeSpec] = {}
 _MOST_SPECS = 4096
 
@@ -105,6 +106,12 @@ def _first_parameter(module: nn.Module) -> nn.Parameter | None:
     return next((found for child in module.children() if (found := _first_parameter(child)) is not None), None)
 
 
+def _autocast(device: str) -> torch.dtype | None:
+    """The dtype that operators on a device are cast to, if they are."""
+    on = device in _CASTING and torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if on else None
+
+
 def call_site(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallSite:
     """Flatten a call. Two calls with equal keys may run one program, if its guards hold for both."""
     flat, spec, structure = _flatten((args, kwargs))
@@ -114,7 +121,8 @@ def call_site(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any
     leaves: list[Any] = []
     state = _first_parameter(module)
     dtype = None if state is None else state.dtype
-    key: list[Any] = [structure, module.training, torch.is_grad_enabled(), torch.is_autocast_enabled(), dtype]
+    autocast = None if state is None else _autocast(state.device.type)
+    key: list[Any] = [structure, module.training, torch.is_grad_enabled(), autocast, dtype]
     for leaf in flat:
         if isinstance(leaf, torch.Tensor):
             leaves.append(_slot("tensor", len(tensors)))

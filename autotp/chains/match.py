@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from ..axes.call import operator_name
-from ..axes.facts import Fact, Typing
+from ..axes.facts import Fact, Typing, parameter_of
 from ..axes.term import Axis, Pin, Term, axes_of, axes_of_dims, resolve
 from .rules import OUTPUT, ChainRule, ChainRules
 
@@ -119,7 +119,7 @@ def _stopped(graph: torch.fx.Graph, typing: Typing, rules: ChainRules) -> Iterat
 def readers(weight: torch.fx.Node, typing: Typing) -> Iterator[torch.fx.Node]:
     """The operators that read a weight, as it is or behind what hands it on."""
     for user in [user for user in weight.users if user in typing.facts]:
-        if typing.parameter_of(user) is not None:
+        if parameter_of(typing.facts, user) is not None:
             yield from readers(user, typing)
         else:
             yield user
@@ -142,7 +142,7 @@ def _is_weight(node: torch.fx.Node | None) -> bool:
 
 def _weights_of(node: torch.fx.Node, typing: Typing) -> list[torch.fx.Node]:
     """The weights that an operator reads, as they are or behind what hands them on."""
-    found = map(typing.parameter_of, typing.facts[node].operands)
+    found = [parameter_of(typing.facts, operand) for operand in typing.facts[node].operands]
     return [weight for weight in found if weight is not None and _is_weight(weight)]
 
 
@@ -155,6 +155,7 @@ class _Match:
         self.typing, self.rules, self.rule, self.candidate = typing, rules, rule, candidate
         free = [axis for axis in candidate.axes if not axis.pins]
         self.all_axes = set(candidate.axes)
+        self.results = next(iter(reversed(graph.nodes))).all_input_nodes
         self.axes = tuple(free[: rule.axes])
         axes = set(self.axes) or self.all_axes
         self.nodes = [n for n, f in typing.facts.items() if n.op == "call_function" and axes & _axes_at(f)]
@@ -206,6 +207,8 @@ class _Match:
             return self._miss(depth, rule.end, "", pinned=True)
         if not self.weights:
             return depth, NearMiss(rule.name, rule.end, self.candidate.site.name, (), "no parameter has this dimension")
+        if rule.inside and set(self.axes) & self._leaving():
+            return self._miss(depth, rule.end, "a result of the unit has it")
         statistics = [n for n in self.nodes if n is not self.candidate.site and self._sums(n)]
         if statistics and not rule.reduces:
             return self._miss(
@@ -217,6 +220,11 @@ class _Match:
         if wrong:
             return self._miss(depth + 1, rule.end, "collecting it would cost more than computing it everywhere")
         return None
+
+    def _leaving(self) -> set[Axis]:
+        """The axes that results of the unit have."""
+        typed = [node for node in self.results if node in self.typing.facts]
+        return {axis for node in typed for dims in self.typing.facts[node].outputs for axis in axes_of_dims(dims)}
 
     def _sums(self, node: torch.fx.Node) -> bool:
         """Returns if a node sums over the axis without a parameter: a statistic."""

@@ -27,6 +27,7 @@ class ChainRule:
     reduces: bool = False
     wider: bool = False
     narrower: bool = False
+    inside: bool = False
     share: float = 0.0
     collect: str = ""
 

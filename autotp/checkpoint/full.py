@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from ..axes.layout import Factor, Layout
 from ..errors import UsageError
@@ -24,7 +25,9 @@ def full_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
     """`{name: whole tensor}` in the original layout, on every rank; all ranks must call it."""
     state = state_of(model)
     return {
-        name: whole(tensor.detach(), state.layouts[name], state.ranks) if name in state.layouts else tensor
+        name: whole(_undivided(tensor.detach()), state.layouts[name], state.ranks)
+        if name in state.layouts
+        else _undivided(tensor)
         for name, tensor in model.state_dict(keep_vars=True).items()
     }
 
@@ -34,10 +37,15 @@ def full_gradients(model: nn.Module) -> dict[str, torch.Tensor | None]:
     state = state_of(model)
     result: dict[str, torch.Tensor | None] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        gradient = parameter.grad
+        gradient = None if parameter.grad is None else _undivided(parameter.grad)
         cut = gradient is not None and name in state.layouts
         result[name] = whole(gradient, state.layouts[name], state.ranks) if cut and gradient is not None else gradient
     return result
+
+
+def _undivided(value: torch.Tensor) -> torch.Tensor:
+    """What a tensor-parallel rank holds, where FSDP has cut that further."""
+    return value.full_tensor() if isinstance(value, DTensor) else value
 
 
 def whole(local: torch.Tensor, layouts: tuple[Layout, ...], ranks: Ranks) -> torch.Tensor:

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, UsageError
 from ..runtime.slices import take
 from .full import state_of
 from .part import Part
@@ -21,10 +22,15 @@ def attach(model: nn.Module) -> None:
 
 
 def _give_parts(module: nn.Module, tensors: MutableMapping[str, Any], prefix: str, metadata: Any) -> None:
-    """Parts for what is cut; with `keep_vars=True` the parameters stay as they are."""
+    """Parts for what is cut; with `keep_vars=True` the parameters stay as they are. Raises UsageError where FSDP has cut
+    the parts again, so that nobody takes a part for the whole."""
     state = state_of(module)
     for name, layouts in state.layouts.items():
         value = tensors.get(prefix + name)
+        if isinstance(value, DTensor) and not isinstance(value, nn.Parameter):
+            raise UsageError(
+                f"{prefix + name} is cut by FSDP too, which state_dict() does not say; use autotp.full_state_dict(model)"
+            )
         if isinstance(value, torch.Tensor) and not isinstance(value, (nn.Parameter, Part)):
             tensors[prefix + name] = Part.of(value, layouts, state.ranks.rank)
 

@@ -1,4 +1,5 @@
-"""Rewrites of the graph before placement that let partial sums meet: biases leave their contraction, sums are regrouped."""
+"""What lets partial sums meet before placement: biases leave their contraction, sums are regrouped, and what would be
+reduced part by part is reduced before it is taken apart."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import torch
 from ..axes.call import is_tensor, named_arguments
 from ..axes.facts import Fact
 from ..axes.layout import Cuts
+from .flow import Flow, size_of
 from .typed import TypedGraph, cut_in
 
 aten = torch.ops.aten
@@ -50,6 +52,34 @@ def _split(
 def _addition(like: Fact, operands: tuple[torch.fx.Node, ...]) -> Fact:
     together = (frozenset(range(len(operands))),)
     return Fact(like.outputs, operands, linear=together, zeros=together)
+
+
+def taken_apart(typed: TypedGraph, flow: Flow) -> frozenset[torch.fx.Node]:
+    """Operators that take a partial sum apart whose parts are all reduced later: one reduction before them serves all."""
+    found = set()
+    for node, fact in typed.facts.items():
+        parts = [part for part in node.users if part in typed.facts and flow.partial[part]]
+        if len(fact.outputs) > 1 and len(fact.operands) == 1 and parts:
+            reduced = [_reduced(typed, flow, part) for part in parts]
+            values = {value for own in reduced if own is not None for value in own}
+            if None not in reduced and len(values) > 1 and sum(map(size_of, values)) >= size_of(fact.operands[0]):
+                found.add(node)
+    return frozenset(found)
+
+
+def _reduced(typed: TypedGraph, flow: Flow, node: torch.fx.Node) -> set[torch.fx.Node] | None:
+    """The values as which a partial sum is reduced in the end, None if it is also read in another way."""
+    found = set[torch.fx.Node]()
+    for user in node.users:
+        if flow.use(user, node).reduce:
+            found.add(node)
+            continue
+        alone = user in typed.facts and typed.facts[user].operands == (node,) and flow.partial[user]
+        own = _reduced(typed, flow, user) if alone else None
+        if own is None:
+            return None
+        found |= own
+    return found
 
 
 def regroup_sums(typed: TypedGraph, partial: frozenset[torch.fx.Node]) -> bool:

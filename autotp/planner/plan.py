@@ -95,7 +95,7 @@ class OutsidePlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """A tensor-parallel plan. JSON and back is the identity."""
+    """A tensor-parallel plan. JSON and back is the identity. `loss` says what a loss adds to what the units do."""
 
     version: int
     model: str
@@ -107,6 +107,7 @@ class Plan:
     units: tuple[UnitPlan, ...]
     outside: tuple[OutsidePlan, ...]
     tied: tuple[tuple[str, ...], ...] = ()
+    loss: str = ""
 
     def to_json(self) -> str:
         """The plan as indented JSON."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from ..planner.cost import hardware_presets
 from ..planner.plan import CollectivePlan, Plan, UnitPlan
@@ -15,7 +16,7 @@ from .text import add_row, byte_size, duration, make_table, number, paragraphs, 
 
 def plan_summary(plan: Plan) -> Group:
     """The model, its parameters and weights whole and on a rank, and the collectives of every unit and of one step."""
-    return paragraphs((_sizes(plan), _collectives(plan)))
+    return paragraphs((_sizes(plan), _collectives(plan), *([Text(plan.loss)] if plan.loss else [])))
 
 
 def _sizes(plan: Plan) -> Table:

@@ -12,6 +12,7 @@ import torch
 from ..axes.layout import Factors, Layout
 from ..placement.place import Placement
 from .direct import directly
+from .draws import draw_apart
 from .insert import insert_collectives
 from .layers import Work, call_layers, keep_paddings_zero, mask_lookups, parameter_layouts
 from .localise import localise
@@ -59,6 +60,7 @@ def build(
     insert_collectives(placement, ranks)
     localise(placement)
     expect_local_shapes(placement)
+    draw_apart(placement, ranks)
     call_layers(graph, layouts, layers or {})
     mask_lookups(graph, layouts, ranks)
     keep_paddings_zero(graph, layouts, ranks)

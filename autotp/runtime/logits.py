@@ -32,11 +32,14 @@ _STEPS = (int, slice, torch.Tensor, type(Ellipsis))
 
 @dataclass
 class _Head:
-    """Where logits come from, shared by all that is made of them; `lost` says that a loss has read them cut."""
+    """Where logits come from, shared by all that is made of them: whether a loss has read them cut, which function is
+    asking for them, and which was the first to need them whole."""
 
     ranks: Ranks
     layout: Leaf
     lost: bool = False
+    asking: str = ""
+    reader: str = ""
 
 
 class _Open(torch.autograd.Function):
@@ -88,6 +91,7 @@ class CutLogits(torch.Tensor):
         if self._whole is None:
             with torch.no_grad():
                 head = self.head
+                head.reader = head.reader or head.asking
                 over = ordered(factors_of(head.layout))
                 self._whole = gather(self.local, head.ranks, over, self.dim() - 1, head.layout)
         return self._whole
@@ -100,7 +104,12 @@ class CutLogits(torch.Tensor):
         kwargs = kwargs or {}
         with torch._C.DisableTorchFunctionSubclass():
             result = _on_slices(func, args, kwargs)
-            return func(*args, **kwargs) if result is None else result
+            if result is not None:
+                return result
+            for leaf in pytree.tree_leaves((args, kwargs)):
+                if isinstance(leaf, CutLogits):
+                    leaf.head.asking = getattr(func, "__name__", str(func))
+            return func(*args, **kwargs)
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]

@@ -7,6 +7,8 @@ by keyword.
 
 from __future__ import annotations
 
+import functools
+import importlib
 import inspect
 import math
 import re
@@ -17,10 +19,19 @@ from typing import Any, TypeAlias
 
 import torch
 from torch.nn import functional
-from transformers.integrations import moe
+from transformers.models.bloom import modeling_bloom
+from transformers.models.kimi_linear import modeling_kimi_linear
+from transformers.models.mamba import modeling_mamba
+from transformers.models.mamba2 import modeling_mamba2
+from transformers.models.qwen3_next import modeling_qwen3_next
+from transformers.models.recurrent_gemma.modeling_recurrent_gemma import SqrtBoundDerivative
+from transformers.models.rwkv import modeling_rwkv
+from transformers.models.xlstm import modeling_xlstm
 
+from autotp.verify import Float64
 from tests.axes.prover import Function, is_differentiable
 
+importlib.import_module("transformers.integrations.moe")  # has an operator of its own
 aten = torch.ops.aten
 Values: TypeAlias = Callable[[Sequence[int], torch.Generator], torch.Tensor]
 # A letter or number, or the kind of bracket and what is inside.
@@ -316,6 +327,7 @@ PARTS = [
     Case("aten.cat", "a 1, a 1", lambda *x: torch.cat(x, -1)),
     Case("aten.cat", "a b", lambda x: torch.cat((x, x), -1)),
     Case("aten.concat", "a b, c b", lambda *x: torch.concat(x), joined=True),
+    Case("aten.concatenate", "a b, c b", lambda *x: torch.concatenate(x), joined=True),
     Case("aten.stack", "a b, a b", lambda *x: torch.stack(x, 1)),
     Case("aten.stack", "a b, a b, a b", lambda *x: torch.stack(x, -1)),
     Case("aten.pad", "a B c", lambda x: functional.pad(x, (0, 0, 1, 2))),
@@ -426,7 +438,7 @@ CONTRACTIONS = [
         Case(operator, "N k, E k m, E", product, [normal, normal, ends], {"N": ROWS_IN_GROUPS, "E": 4})
         for operator, product in (
             ("autotp.grouped_mm", torch.ops.autotp.grouped_mm),
-            ("transformers.grouped_mm_fallback", moe.torch.ops.transformers.grouped_mm_fallback),
+            ("transformers.grouped_mm_fallback", torch.ops.transformers.grouped_mm_fallback),
         )
     ),
     Case("aten.mm", "a b, b c", torch.mm),
@@ -530,7 +542,150 @@ CREATIONS = [
     ),
 ]
 
-OPERATORS = [*POINTWISE, *VIEWS, *PARTS, *REDUCTIONS, *LOOKUPS, *CONTRACTIONS, *ATTENTION, *CREATIONS]
+
+def in_float64(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of the same name and arguments whose casts to float32 are casts to float64."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with Float64():
+            return function(*args, **kwargs)
+
+    run.__dict__.pop("__wrapped__")
+    run.__dict__["__signature__"] = inspect.signature(function)
+    return run
+
+
+# Kernels of transformers, each run as the PyTorch code that is its reference.
+causal_conv1d_fn = in_float64(modeling_mamba.causal_conv1d_fn)
+causal_conv1d_update = in_float64(modeling_mamba.causal_conv1d_update)
+mamba_selective_state_update = in_float64(modeling_mamba.mamba_selective_state_update)
+mamba2_selective_state_update = in_float64(modeling_mamba2.mamba2_selective_state_update)
+mamba_selective_scan = in_float64(modeling_mamba.mamba_selective_scan)
+mamba2_chunk_scan = in_float64(modeling_mamba2.mamba2_chunk_scan)
+torch_chunk_gated_delta_rule = in_float64(modeling_qwen3_next.torch_chunk_gated_delta_rule)
+torch_recurrent_gated_delta_rule = in_float64(modeling_qwen3_next.torch_recurrent_gated_delta_rule)
+chunk_kimi_delta_attention = in_float64(modeling_kimi_linear.chunk_kimi_delta_attention)
+recurrent_kimi_delta_attention = in_float64(modeling_kimi_linear.recurrent_kimi_delta_attention)
+rwkv_linear_attention = in_float64(modeling_rwkv.rwkv_linear_attention)
+mlstm_chunkwise_native_autograd = in_float64(modeling_xlstm.mlstm_chunkwise_native_autograd)
+wrap_chunkwise_pad_zeros = in_float64(modeling_xlstm.wrap_chunkwise_pad_zeros)
+wrap_chunkwise_arbitrary_sequence_length = in_float64(modeling_xlstm.wrap_chunkwise_arbitrary_sequence_length)
+
+DELTA = "b T g K, b T g K, b T (g r) v, b T (g r), b T (g r)"
+DELTA_BY_CHANNEL = "b T h K, b T h K, b T h v, b T h K, b T h"
+CELL = "b h T K, b h T K, b h T v, b h T, b h T"
+CELL_STATES = "b h K v, b h K, b h 1"
+LINEAR_STATES = "c, c, b T c, b T c, b c, b c, b c"
+
+
+def cell(function: Callable[..., Any], *values: torch.Tensor, **options: Any) -> Any:
+    """A matrix memory, with the states it begins with where they are given."""
+    names = ("query", "key", "value", "igate", "fgate", "c_initial", "n_initial", "m_initial")
+    return function(**dict(zip(names, values, strict=False)), **options)
+
+
+def in_any_length(*values: torch.Tensor) -> Any:
+    kernels = {
+        "mlstm_chunkwise_kernel": modeling_xlstm.mlstm_chunkwise_native_autograd,
+        "mlstm_sequence_kernel": modeling_xlstm.mlstm_recurrent_sequence_native,
+        "mlstm_step_kernel": modeling_xlstm.mlstm_recurrent_step_native,
+    }
+    return cell(wrap_chunkwise_arbitrary_sequence_length, *values, **kernels, chunk_size=4)
+
+
+FUNCTIONS = [
+    Case("function.GeLUFunction", "a b", lambda x: modeling_bloom.GeLUFunction.apply(x), [fraction]),
+    Case("function.SqrtBoundDerivative", "a b", lambda x: SqrtBoundDerivative.apply(x), [positive]),
+    *(
+        Case(
+            "function.causal_conv1d_fn",
+            "b c T, c K, c",
+            lambda x, w, b, activation=activation: causal_conv1d_fn(x, w, b, activation=activation),
+        )
+        for activation in (None, "silu", "sigmoid")
+    ),
+    Case("function.causal_conv1d_fn", "b c T, c K", lambda x, w: causal_conv1d_fn(x, w, activation="silu")),
+    Case(
+        "function.mamba_selective_scan",
+        "b c T, b c T, c N, b N T, b N T, c, b c T, c",
+        lambda x, dt, a, b, c, d, z, bias: mamba_selective_scan(
+            x, dt, a, b, c, D=d, z=z, delta_bias=bias, delta_softplus=True
+        ),
+    ),
+    Case(
+        "function.mamba_selective_scan",
+        "b c T, b c T, c N, b N T, b N T",
+        lambda x, dt, a, b, c: mamba_selective_scan(x, dt, a, b, c, delta_softplus=True, return_last_state=True),
+    ),
+    Case(
+        "function.mamba2_chunk_scan",
+        "b T (g r) p, b T (g r), (g r), b T g N, b T g N, (g r), (g r)",
+        lambda x, dt, a, b, c, d, bias: mamba2_chunk_scan(
+            x, dt, -a.exp(), b, c, 2, D=d, dt_bias=bias, dt_softplus=True, return_final_states=True
+        ),
+    ),
+    Case(
+        "function.mamba2_chunk_scan",
+        "b T (g r) p, b T (g r), (g r), b T g N, b T g N, b (g r) p N",
+        lambda x, dt, a, b, c, s: mamba2_chunk_scan(x, dt, -a.exp(), b, c, 3, initial_states=s, dt_softplus=True),
+    ),
+    Case(
+        "function.mamba2_chunk_scan",
+        "b T h p, b T h, h, b T 1 N, b T 1 N",
+        lambda x, dt, a, b, c: mamba2_chunk_scan(x, dt, -a.exp(), b, c, 3, dt_softplus=True),
+    ),
+    *(
+        Case(f"function.{name}", text, function)
+        for name, own, text in (
+            ("torch_chunk_gated_delta_rule", {"chunk_size": 2}, DELTA),
+            ("torch_recurrent_gated_delta_rule", {}, DELTA),
+            ("chunk_kimi_delta_attention", {"chunk_size": 2}, DELTA_BY_CHANNEL),
+            ("recurrent_kimi_delta_attention", {}, DELTA_BY_CHANNEL),
+        )
+        for function in (
+            lambda q, k, v, g, beta, name=name, own=own: globals()[name](
+                q, k, v, -g.exp(), beta, initial_state=None, output_final_state=False, **own
+            )[0],
+        )
+    ),
+    *(
+        Case(f"function.{name}", f"{text}, {state}", function)
+        for name, own, text, state in (
+            ("torch_chunk_gated_delta_rule", {"chunk_size": 3}, DELTA, "b (g r) K v"),
+            ("recurrent_kimi_delta_attention", {}, DELTA_BY_CHANNEL, "b h K v"),
+        )
+        for function in (
+            lambda q, k, v, g, beta, s, name=name, own=own: globals()[name](
+                q, k, v, -g.exp(), beta, initial_state=s, output_final_state=True, use_qk_l2norm_in_kernel=True, **own
+            ),
+        )
+    ),
+    Case("function.rwkv_linear_attention", "c, c, b T c, b T c", lambda *x: rwkv_linear_attention(*x)[0]),
+    Case(
+        "function.rwkv_linear_attention",
+        LINEAR_STATES,
+        lambda w, u, k, v, a, b, c: rwkv_linear_attention(w, u, k, v, [a, b.exp(), c], True),
+    ),
+    Case(
+        "function.mlstm_chunkwise_native_autograd",
+        f"{CELL}, {CELL_STATES}",
+        lambda *x, T: cell(mlstm_chunkwise_native_autograd, *x, chunk_size=T, return_last_states=True),
+    ),
+    Case(
+        "function.wrap_chunkwise_pad_zeros",
+        CELL,
+        lambda *x: cell(
+            wrap_chunkwise_pad_zeros,
+            *x,
+            mlstm_chunkwise_kernel=modeling_xlstm.mlstm_chunkwise_native_autograd,
+            chunk_size=4,
+        ),
+    ),
+    Case("function.wrap_chunkwise_arbitrary_sequence_length", f"{CELL}, {CELL_STATES}", in_any_length, sizes={"T": 6}),
+]
+
+OPERATORS = [*POINTWISE, *VIEWS, *PARTS, *REDUCTIONS, *LOOKUPS, *CONTRACTIONS, *ATTENTION, *CREATIONS, *FUNCTIONS]
 
 
 # -- what models do with several operators -------------------------------------------------------------------------
@@ -614,7 +769,14 @@ def experts(
     return torch.ops.autotp.grouped_mm(functional.silu(one) * other, down.transpose(1, 2), ends)
 
 
+def counted(x: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
+    """A number of elements is that of the whole value, wherever it is cut."""
+    y = functional.linear(x, up)
+    return functional.linear(y / y.numel(), down) + torch.arange(y.numel()).sum()
+
+
 MODELS = [
+    Case("a number of elements", "b S x, i x, o i", counted),
     Case("gated MLP", "b s x, [i i] x, o i", gated),
     Case(
         "experts",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch.nn import functional
 
 from autotp.capture.functions import FunctionTable, register_table
+from tests.axes import cases
 from tests.axes.cases import Case, scores
 from tests.axes.prover import prove
 from tests.axes.test_operator_rules import assert_cuttable
@@ -33,6 +35,80 @@ def test_a_method_of_an_object_runs_on_slices() -> None:
     subject = Case("opaque.update", "b h s D, b h T D, b h T E", remembered).subject(0)
     proof = prove(remembered, subject.operands, handles=lambda: {"memory": Memory()})
     assert "opaque.update" in proof.captured.operators
+    for i, wanted in enumerate(subject.wanted):
+        assert_cuttable(proof, i, wanted, 2)
+        assert_cuttable(proof, i, wanted, 3)
+
+
+class States:
+    """A cache of what a window and a recurrence carry on."""
+
+    def __init__(self) -> None:
+        self.layers: dict[int, torch.Tensor] = {}
+        self.linear: torch.Tensor | None = None
+
+    def update_conv_state(self, given: torch.Tensor, layer: int) -> torch.Tensor:
+        past = self.layers.get(layer)
+        self.layers[layer] = given[..., -2:].detach().clone()
+        return given if past is None else torch.cat([past, given], -1)
+
+    def update_recurrent_state(self, given: torch.Tensor, layer: int) -> torch.Tensor:
+        self.layers[layer] = given.detach().clone()
+        return given
+
+    def get(self, layer: int) -> torch.Tensor:
+        return self.layers[layer]
+
+    def set_linear_cache(self, layer: int, given: torch.Tensor) -> None:
+        self.layers[layer] = given.detach().clone()
+
+
+@torch.no_grad()
+def windowed(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, b: torch.Tensor, states: States) -> Any:
+    """A window over a text, then over one more token and another, each written into the state."""
+    states.update_conv_state(x, 0)
+    return [cases.causal_conv1d_update(token, states.get(0), w, b, "silu") for token in (y, y + x[..., :1])]
+
+
+@torch.no_grad()
+def recurred(*operands: torch.Tensor, states: States) -> Any:
+    """Two steps of a state per channel that is kept."""
+    before, x, dt, a, b, c, d, bias = operands
+    states.update_recurrent_state(before, 1)
+    step = functools.partial(cases.mamba_selective_state_update, A=a, B=b, C=c, D=d, dt_bias=bias, dt_softplus=True)
+    return [step(states.get(1), token, dt) for token in (x, x + before.softmax(-1)[..., 0])]
+
+
+@torch.no_grad()
+def recurred_by_heads(*operands: torch.Tensor, states: States) -> Any:
+    """The same per head, on a part of what is kept."""
+    before, x, dt, a, b, c = operands
+    states.set_linear_cache(1, torch.stack([before, 2 * before], 1))
+    step = functools.partial(cases.mamba2_selective_state_update, A=a, B=b, C=c, dt_softplus=True)
+    return [step(states.get(1)[:, 1], token, dt) for token in (x, x + before.softmax(-1)[..., 0])]
+
+
+STEPS = [
+    Case("function.causal_conv1d_update", "b c T, b c 1, c K, c", windowed),
+    Case("function.mamba_selective_state_update", "b c N, b c, b c, c N, b N, b N, c, c", recurred),
+    Case(
+        "function.mamba2_selective_state_update",
+        "b (g r) p N, b (g r) p, b (g r) p, (g r) p N, b g N, b g N",
+        recurred_by_heads,
+    ),
+]
+
+
+@pytest.mark.parametrize("case", STEPS, ids=str)
+def test_a_function_writes_into_a_ranks_slice_of_a_state(case: Case) -> None:
+    subject = case.subject(0)
+    proof = prove(case.function, subject.operands, handles=lambda: {"states": States()})
+    assert case.name in proof.captured.operators
+    assert proof.captured.operators & {
+        "opaque.update_conv_state",
+        "opaque.update_recurrent_state",
+        "opaque.set_linear_cache",
+    }
     for i, wanted in enumerate(subject.wanted):
         assert_cuttable(proof, i, wanted, 2)
         assert_cuttable(proof, i, wanted, 3)

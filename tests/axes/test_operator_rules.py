@@ -18,7 +18,20 @@ CASES = [*OPERATORS, *MODELS]
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
 
 # Proved in `test_opaque_rules.py`, reading in `tests/capture`.
-OPAQUE = {"opaque.update", "opaque.read", "opaque.attention", "opaque.attention_of_whole_groups"}
+OPAQUE = {
+    "opaque.update",
+    "opaque.read",
+    "opaque.attention",
+    "opaque.attention_of_whole_groups",
+    "opaque.update_conv_state",
+    "opaque.update_recurrent_state",
+    "opaque.set_linear_cache",
+    "opaque.__setattr__",
+    "opaque.__setitem__",
+    "function.causal_conv1d_update",
+    "function.mamba_selective_state_update",
+    "function.mamba2_selective_state_update",
+}
 
 
 def test_every_rule_has_a_case() -> None:

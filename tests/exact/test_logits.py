@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, Shard
+from transformers import LlamaForCausalLM
 
 import autotp
 from autotp.checkpoint.full import state_of
@@ -134,3 +135,24 @@ def test_a_loss_reads_cut_logits() -> None:
         for name, differences in zip(WITH_LABELS, found, strict=True):
             assert not isinstance(differences, str), differences
             assert max(differences) < 1e-11, (name, differences)
+
+
+class OwnLoss(LlamaForCausalLM):
+    """A model with a loss of its own, which needs probabilities."""
+
+    def forward(self, input_ids: Any = None, labels: Any = None, **kwargs: Any) -> Any:
+        result = super().forward(input_ids, **kwargs)
+        if labels is not None:
+            result.loss = -result.logits.log_softmax(-1).gather(-1, labels[..., None]).mean()
+        return result
+
+
+def test_the_plan_says_what_a_loss_reads() -> None:
+    config = FAMILIES["llama"].config()
+    for name in ("llama", "t5", "bart"):
+        assert "the loss reads the cut logits" in autotp.plan({**FAMILIES, **WRITERS}[name].config(), 2).loss
+    with torch.device("meta"):
+        own = OwnLoss(config)
+    assert autotp.plan(own, 2).loss.endswith("the model's own code needs them whole for log_softmax")
+    assert not autotp.plan(FAMILIES["vit"].config(), 2).loss
+    assert not autotp.plan(config, 2, gather_logits=False).loss

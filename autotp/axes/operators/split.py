@@ -119,7 +119,9 @@ def getitem(call: Call) -> Fact:
     source, number = call.node.args
     assert isinstance(source, torch.fx.Node) and isinstance(number, int)
     fact = call.fact_of(source)
-    return Fact((fact.outputs[number],), (source,), linear=(frozenset([0]),), zeros=(frozenset([0]),))
+    zero = fact.zero_results is None or number < fact.zero_results
+    itself = (frozenset([0]),)
+    return Fact((fact.outputs[number],), (source,), linear=itself, zeros=itself if zero else ())
 
 
 def pad(call: Call) -> Fact:
@@ -148,6 +150,7 @@ RULES = {
     "aten.unbind": unbind,
     "aten.cat": cat,
     "aten.concat": cat,
+    "aten.concatenate": cat,
     "aten.stack": stack,
     "getitem": getitem,
     "aten.pad": pad,

@@ -1,0 +1,64 @@
+"""What a model does with logits that are cut, when it gets labels: its own Python is run once on tensors without data."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..axes.layout import Cut, Factor, Factors, Leaf
+from ..capture.record import record
+from ..errors import TraceError
+from ..planner.survey import Survey
+from ..runtime.logits import CutLogits
+from ..runtime.ranks import Ranks
+from .models import EXAMPLE_SIZES, example_inputs, is_transformers_model
+
+CUT = "with labels, the loss reads the cut logits: all-reduces of b·s and of 2·b·s numbers instead of their all-gather"
+WHOLE = "with labels, logits are gathered: the model's own code needs them whole for {reader}"
+
+
+class _Pretended(Ranks):
+    """The first of two ranks, the other of which answers what this one says."""
+
+    def _all_reduce(self, value: torch.Tensor, factors: Factors, op: str) -> torch.Tensor:
+        return value.clone()
+
+    def _all_gather(self, value: torch.Tensor, factors: Factors) -> list[torch.Tensor]:
+        return [value, value]
+
+
+def reading_of_logits(model: nn.Module, found: Survey) -> str:
+    """A sentence on what a loss costs beside the logits; empty for a model without a head or without labels."""
+    heads = {shape for shape, problem in found.problems.items() if problem.is_head}
+    if not (heads and is_transformers_model(model) and "labels" in inspect.signature(model.forward).parameters):
+        return ""
+    inputs = example_inputs(model, *EXAMPLE_SIZES[0])
+    labels = torch.zeros(EXAMPLE_SIZES[0], dtype=torch.long, device="meta")
+    if "decoder_input_ids" in inputs:
+        inputs["decoder_input_ids"] = labels  # as long as the labels are
+    seen: list[CutLogits] = []
+
+    def cut(shape: int, result: Any) -> Any:
+        if shape in heads and isinstance(result, torch.Tensor):
+            layout = Leaf(result.shape[-1], Cut((Factor(2, 1),), -(-result.shape[-1] // 2) * 2))
+            part = nn.functional.pad(result, (0, layout.padded_size - layout.size)).narrow(-1, 0, layout.local_size)
+            seen.append(CutLogits.of(part, _Pretended(0, 2), layout))
+            return seen[-1]
+        return result
+
+    try:
+        record(model, found.units, (), {**inputs, "labels": labels}, given=cut)
+    except TraceError:
+        return ""
+    return _sentence(seen)
+
+
+def _sentence(seen: Sequence[CutLogits]) -> str:
+    readers = [logits.head.reader for logits in seen if logits.head.reader]
+    if readers:
+        return WHOLE.format(reader=readers[0])
+    return CUT if any(logits.head.lost for logits in seen) else ""
