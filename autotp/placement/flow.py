@@ -99,9 +99,6 @@ def flow(
                 _check_disjoint(typed, state, node)
         elif node in typed.facts:
             _place(typed, state, node)
-        elif "opaque" in node.meta:  # it stores slices, but no parts of a sum
-            for operand in [operand for operand in node.all_input_nodes if state.partial.get(operand)]:
-                _update(state, node, operand, reduce=state.partial[operand])
     return state
 
 

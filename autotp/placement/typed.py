@@ -38,7 +38,7 @@ class TypedGraph:
 
     def ends(self) -> list[torch.fx.Node]:
         """Nodes by which values leave the unit: calls that only store them in objects, and the output."""
-        return [n for n in self.graph.nodes if n.op == "output" or ("opaque" in n.meta and n not in self.facts)]
+        return [n for n in self.graph.nodes if n.op == "output" or (n in self.facts and not self.facts[n].outputs)]
 
     def replace_uses(self, node: torch.fx.Node, value: torch.fx.Node) -> None:
         """Let everything that reads a node read another value instead, that value itself excepted."""

@@ -28,8 +28,8 @@ def expect_local_shapes(placement: Placement) -> None:
 def slices_given(placement: Placement) -> Iterable[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Shapes of what opaque objects are given on a rank, and of the whole values these are slices of."""
     facts, flow = placement.typed.facts, placement.flow
-    for node in [node for node in placement.typed.graph.nodes if node.target is call_opaque]:
-        for operand in [operand for operand in node.all_input_nodes if operand in facts]:
+    for node in [node for node in facts if node.target is call_opaque]:
+        for operand in facts[node].operands:
             axes = flow.held[operand] | flow.use(node, operand).take
             whole = tuple(map(_hint, operand.meta["val"].shape))
             layouts = _layouts(placement, facts[operand].dims, axes)
