@@ -24,11 +24,16 @@ def call_opaque(
 
 def read_opaque(handle: Any, path: Path, shapes: Shapes) -> list[torch.Tensor]:
     """Read a value from a handle; returns its tensors. Raises TraceError for other shapes, and if one needs a gradient."""
-    tensors = _tensors(type(handle).__name__, follow(handle, path, ()), shapes)
+    tensors = read_differentiable(handle, path, shapes)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        # Who put it there is not in this program, so it could not be told to expect parts of a gradient.
+        # Who put it there could not be told to expect parts of a gradient.
         raise TraceError(f"a value read from a {type(handle).__name__} needs a gradient; detach what is kept there")
     return tensors
+
+
+def read_differentiable(handle: Any, path: Path, shapes: Shapes) -> list[torch.Tensor]:
+    """Read a value that may need a gradient. Raises TraceError for other shapes."""
+    return _tensors(type(handle).__name__, follow(handle, path, ()), shapes)
 
 
 def read_number(handle: Any, path: Path) -> int:

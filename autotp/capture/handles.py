@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from ..errors import TraceError
-from .calls import call_opaque, check_opaque, read_number, read_opaque
+from .calls import call_opaque, check_opaque, read_differentiable, read_number, read_opaque
 from .opaque import (
     CONSTANTS,
     Path,
@@ -107,9 +107,10 @@ class Handles:
     def _whole(self, tensor: torch.Tensor) -> torch.Tensor:
         whole = self.widths.whole(tuple(tensor.shape))
         if whole == tuple(tensor.shape):
-            return self.symbols.tensor(tensor)
+            return self.symbols.tensor(tensor).requires_grad_(tensor.requires_grad)
         with self.symbols.mode, torch.no_grad():
-            return torch.empty(whole, dtype=tensor.dtype, device=tensor.device)
+            empty = torch.empty(whole, dtype=tensor.dtype, device=tensor.device)
+        return empty.requires_grad_(tensor.requires_grad)
 
     def read(self, handle: int, path: Path, value: Any) -> Any:
         """What following a path gave: a constant is guarded, a tensor is a node, anything else stays opaque."""
@@ -132,7 +133,12 @@ class Handles:
         return value
 
     def _fetch(self, handle: int, path: Path, value: Any) -> Any:
-        return self._node(self._reading(read_opaque, handle, path, value))
+        wanted = any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in pytree.tree_leaves(value))
+        # An item is there because a block set it, which tells that block of a gradient from outside. Of a tensor that a
+        # method has kept nobody tells.
+        item = len(path) == 2 and path[0] == (".", "__getitem__") and handle not in self._changed
+        target = read_differentiable if wanted and item and torch.is_grad_enabled() else read_opaque
+        return self._node(self._reading(target, handle, path, value))
 
     def _reading(self, target: Any, handle: int, path: Path, value: Any) -> OpaqueCall:
         leaves, spec = pytree.tree_flatten(((), {}))

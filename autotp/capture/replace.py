@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from .calls import call_opaque, check_opaque, read_number
+from .calls import call_opaque, check_opaque, read_differentiable, read_number
 from .functions import OpaqueFunction, argument_names
 from .handles import OpaqueCall, handle_path, pending_call
 from .opaque import Path, Position, follow
@@ -47,6 +47,7 @@ class Replacement:
             new = self._function() if call.handle is None else self._method(self.inputs.handles[call.handle])
         if call.target not in (read_number, check_opaque):
             meta["opaque"] = call.name if call.handle is None else f"opaque.{call.name}"
+        meta["gradient"] = call.target is read_differentiable
         new.meta = meta
         self.node.replace_all_uses_with(new)
         self.graph.erase_node(self.node)

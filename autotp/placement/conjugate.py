@@ -176,7 +176,7 @@ def part_sums(typed: TypedGraph, cuts: Cuts) -> tuple[PartSum, ...]:
 
 
 def _edges(typed: TypedGraph, flow: Flow) -> list[tuple[Version, Version | None]]:
-    """Which version of which value each value reads, where gradients flow; None is the unit's output."""
+    """Which version of which value each value reads, where gradients flow; None is what leaves the unit."""
     reduces, edges = flow.reduces(), list[tuple[Version, Version | None]]()
     for node in reduces:
         edges.append(((node, False), (node, True)))
@@ -184,10 +184,10 @@ def _edges(typed: TypedGraph, flow: Flow) -> list[tuple[Version, Version | None]
         for operand in dict.fromkeys(fact.operands):
             if operand in flow.gradient and consumer in flow.gradient:
                 edges.append(((operand, bool(flow.use(consumer, operand).reduce)), (consumer, False)))
-    output = next(iter(reversed(typed.graph.nodes)))
-    for operand in output.all_input_nodes:
-        if operand in flow.gradient:
-            edges.append(((operand, bool(flow.use(output, operand).reduce)), None))
+    for end in typed.ends():
+        for operand in end.all_input_nodes:
+            if operand in flow.gradient:
+                edges.append(((operand, bool(flow.use(end, operand).reduce)), None))
     return edges
 
 
@@ -212,7 +212,8 @@ class _Problem:
         node, reduced = version
         if reduced:
             return self.factor in self.flow.reduces()[node]
-        return node.op in ("placeholder", "get_attr") and not self.must_vary(version)
+        given = node.op in ("placeholder", "get_attr") or bool(node.meta.get("gradient"))
+        return given and not self.must_vary(version)
 
     def is_collective(self, source: Version, target: Version) -> bool:
         """Returns if the step itself makes the value whole over the factor (a reduction, a collection), or lets a whole one

@@ -36,6 +36,10 @@ class TypedGraph:
         """Values in memory that some node writes into: whoever reads one must read that memory, and no sum of it."""
         return frozenset(shared for node in self.graph.nodes for shared in node.meta.get("writes", ()))
 
+    def ends(self) -> list[torch.fx.Node]:
+        """Nodes by which values leave the unit: calls that only store them in objects, and the output."""
+        return [n for n in self.graph.nodes if n.op == "output" or (n in self.facts and not self.facts[n].outputs)]
+
     def replace_uses(self, node: torch.fx.Node, value: torch.fx.Node) -> None:
         """Let everything that reads a node read another value instead, that value itself excepted."""
         for writer in [writer for writer in self.graph.nodes if node in writer.meta.get("writes", ())]:
@@ -82,15 +86,12 @@ def needs_gradient(typed: TypedGraph) -> frozenset[torch.fx.Node]:
         if node not in typed.facts:
             continue
         value = node.meta["val"]
-        if node.op in ("placeholder", "get_attr"):
-            if node.meta.get("gradient"):
-                reached.add(node)
-        elif (
+        if node.meta.get("gradient") or (
             enabled
             and node.target is not torch.ops.aten.detach.default
             and _differentiable(value)
             and any(operand in reached for operand in typed.facts[node].operands)
-        ):
+        ):  # an input, a parameter, or a value read from an object
             reached.add(node)
     return frozenset(reached)
 

@@ -50,6 +50,7 @@ class _Inserter:
             for operand in consumer.all_input_nodes
             if operand in placement.typed.facts
         ]
+        self.ends = frozenset(placement.typed.ends())
         self.leaving = {leave.node: leave.over for leave in placement.backward.leaves}
         self.entered = {
             (consumer, enter.node): enter for enter in placement.backward.enters for consumer in enter.consumers
@@ -81,7 +82,7 @@ class _Inserter:
             value = self._entered(value, enter.over, of, consumer if operand in flow.written else None)
         if use.take:
             value = self._taken(value, operand, use.take)
-        if consumer.op == "output" and operand in self.leaving:
+        if consumer in self.ends and operand in self.leaving:
             value = self._left(value, self.leaving[operand])
         if consumer.op == "output" and operand in flow.gathers:
             value = self._gathered(value, operand, flow.gathers[operand])

@@ -6,6 +6,7 @@ Every module here is run on simulated ranks as well, at several sizes, and compa
 from __future__ import annotations
 
 import copy
+from collections import UserDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -669,6 +670,50 @@ class FillsOnce(Attention):
 def test_a_block_may_set_items_in_an_object_and_read_its_tensors() -> None:
     cut = assert_same_steps(FillsOnce, (5, 5, 3, 5))
     assert 2 <= cut.programs() <= 3
+
+
+class Kept(UserDict[str, tuple[torch.Tensor, ...]]):
+    """What blocks keep for later ones."""
+
+
+class KeepsOrReads(nn.Module):
+    """Two query heads share a key and a value; those of the first block serve the second one too."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__()
+        self.norm, self.q, self.o = nn.LayerNorm(HIDDEN), nn.Linear(HIDDEN, HIDDEN), nn.Linear(HIDDEN, HIDDEN)
+        self.k = self.v = None
+        if index == 0:
+            self.k, self.v = nn.Linear(HIDDEN, HIDDEN // 2), nn.Linear(HIDDEN, HIDDEN // 2)
+
+    def forward(self, x: torch.Tensor, kept: Kept) -> torch.Tensor:
+        y, width = self.norm(x), HIDDEN // HEADS
+        q = self.q(y).unflatten(-1, (HEADS, width)).transpose(1, 2)
+        if self.k is not None and self.v is not None:
+            k, v = (part(y).unflatten(-1, (-1, width)).transpose(1, 2) for part in (self.k, self.v))
+            kept["both"] = k, v
+        else:
+            k, v = kept["both"]
+        return x + self.o(functional.scaled_dot_product_attention(q, k, v, enable_gqa=True).transpose(1, 2).flatten(2))
+
+
+class Sharing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(KeepsOrReads(i) for i in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        kept = Kept()
+        for block in self.blocks:
+            x = block(x, kept)
+        return x
+
+
+@pytest.mark.parametrize("tp", [2, 4])
+def test_what_one_block_keeps_and_another_reads_has_the_gradient_of_both(tp: int) -> None:
+    report = autotp.verify(Sharing(), tp, example=values(2, 3, HIDDEN))
+    assert report.elements[1] < 0.6 * report.elements[0]
+    report.raise_for_failure()
 
 
 class CountsAfterwards(Attention):

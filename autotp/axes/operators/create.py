@@ -23,11 +23,18 @@ def read(call: Call) -> Fact:
     return call.fact(*outputs, creates=[term for dims in outputs for term in dims])
 
 
+def kept(call: Call) -> Fact:
+    """An attribute or an item of an opaque object is set: it keeps this rank's slices of any number of values."""
+    return call.fact()
+
+
 # Operators that make one value everywhere, of the shape their argument `size` gives.
 OF_SIZE = tuple(f"aten.{new}{fill}" for new in ("", "new_") for fill in ("zeros", "ones", "full", "empty"))
 
 RULES = {
     "opaque.read": read,
+    "opaque.__setattr__": kept,
+    "opaque.__setitem__": kept,
     **dict.fromkeys((*OF_SIZE, "aten.scalar_tensor"), constant),
     **dict.fromkeys(("aten.arange", "aten.eye", "aten.linspace"), enumerated),
 }
