@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from .checkpoint.state import attach
 from .errors import UsageError
 from .huggingface import models
+from .huggingface.checkpointing import keep_checkpointing
 from .huggingface.generation import keep_in_step
 from .planner import cost
 from .planner.cost import DEFAULT_HARDWARE, Workload
@@ -112,6 +113,7 @@ def parallelize(
     mesh: DeviceMesh | None = None,
     plan: Plan | None = None,
     gather_logits: bool = True,
+    sum_in_float32: bool = False,
     example: Any = None,
     rules: Sequence[str | Path] = (),
 ) -> Model:
@@ -125,6 +127,7 @@ def parallelize(
         mesh: a one-dimensional mesh, or one with a dim named "tp", instead of `tp`.
         plan: a plan from `autotp.plan`, edited or not; made here unless given.
         gather_logits: as for `autotp.plan`; a given plan says it itself.
+        sum_in_float32: whether ranks add up bfloat16 and float16 values in float32, which sends twice the planned bytes.
         example: as for `autotp.plan`.
         rules: as for `autotp.plan`.
 
@@ -137,6 +140,7 @@ def parallelize(
             f"parallelize takes an nn.Module, not {type(model).__name__}; autotp.plan takes configurations too"
         )
     ranks = ProcessRanks(group_lines(tp, mesh))
+    ranks.sum_in_float32 = sum_in_float32
     folders = rule_folders(rules)
     if plan is not None:
         check_plan(model, plan, ranks.size)
@@ -153,9 +157,11 @@ def parallelize(
 
 
 def join_ranks(model: nn.Module, ranks: Ranks) -> None:
-    """What a parallel model's own methods need to know of its ranks: `generate`, `state_dict`, `load_state_dict`."""
+    """What a parallel model's own methods need to know of its ranks: `generate`, `state_dict`, `load_state_dict`,
+    `gradient_checkpointing_enable`."""
     if models.can_generate(model):
         keep_in_step(model, ranks)
+    keep_checkpointing(model)
     attach(model)
 
 

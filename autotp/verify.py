@@ -101,6 +101,8 @@ class Float64(TorchFunctionMode):
 
         if func in (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16):
             func = torch.Tensor.double
+        if func in (torch.tensor, torch.full) and any(isinstance(leaf, float) for leaf in pytree.tree_leaves(args)):
+            kwargs = {"dtype": torch.float64, **(kwargs or {})}
         if any(isinstance(leaf, torch.dtype) for leaf in pytree.tree_leaves((args, kwargs))):
             args, kwargs = pytree.tree_map(widen, (args, kwargs or {}))
         return func(*args, **(kwargs or {}))

@@ -154,7 +154,7 @@ class _SurveyLater:
         """Wait for the first forward."""
 
         def run(module: nn.Module, args: Any) -> None:
-            handle.remove()
+            del module._forward_pre_hooks[handle.id]  # of this module: a copy has the hook too
             self()
 
         handle = model.register_forward_pre_hook(run)

@@ -146,6 +146,45 @@ FAMILIES: dict[str, Family] = {
 }
 
 
+# 30 does not divide by 4. The loop over chosen experts, in the model's own Python, is what they are compared with.
+MIXTURE = {
+    **LLAMA_LIKE,
+    "num_hidden_layers": 1,
+    "intermediate_size": 30,
+    "moe_intermediate_size": 30,
+    "num_local_experts": 4,
+    "num_experts": 4,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "experts_implementation": "eager",
+}
+# Families of mixtures of experts, by how they keep the experts' weights and what is beside them.
+MIXTURES: dict[str, Family] = {
+    "mixtral": Family("mixtral", MIXTURE),
+    # norms over the full width of q and k, as in olmo2
+    "olmoe": Family("olmoe", MIXTURE, forward=4, backward=4),
+    # an expert for all tokens, behind a gate of its own
+    "qwen2_moe": Family("qwen2_moe", {**MIXTURE, "shared_expert_intermediate_size": 30, "decoder_sparse_step": 1}),
+    # groups of experts of which some are chosen, experts for all tokens, low-rank attention
+    "deepseek_v3": Family(
+        "deepseek_v3",
+        {
+            **MIXTURE,
+            **{name: FAMILIES["deepseek_v2"].settings[name] for name in ("q_lora_rank", "kv_lora_rank", "v_head_dim")},
+            "num_key_value_heads": 8,
+            "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 12,
+            "n_group": 2,
+            "topk_group": 1,
+            "first_k_dense_replace": 0,
+        },
+    ),
+    # gate and up projection element by element beside each other, transposed, with biases
+    "gpt_oss": Family("gpt_oss", {**MIXTURE, "head_dim": 8, "layer_types": ["full_attention"]}),
+    # every expert computes every token
+    "llama4_text": Family("llama4_text", {**MIXTURE, "intermediate_size_mlp": 30, "head_dim": 8}),
+}
+
 WRITING = {**LLAMA_LIKE, "max_position_embeddings": 128}
 PLAIN_WRITING = {**PLAIN, "max_position_embeddings": 128}
 GPT_WRITING = {**GPT, "n_positions": 128}

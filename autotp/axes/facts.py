@@ -62,23 +62,19 @@ class Typing:
         """The dims of a node with one tensor result."""
         return self.facts[node].dims
 
-    def parameter_of(self, node: torch.fx.Node) -> torch.fx.Node | None:
-        """The parameter that a value is, or is made of by moving, picking or converting its elements alone."""
-        while node in self.facts and not node.meta.get("parameter"):
-            source = self._handed_on(node)
-            if source is None:
-                return None
-            node = source
-        return node if node.meta.get("parameter") else None
 
-    def _handed_on(self, node: torch.fx.Node) -> torch.fx.Node | None:
-        """The only operand with data for a gradient, if the result is linear in it and sums over nothing."""
-        fact = self.facts[node]
+def parameter_of(facts: Mapping[torch.fx.Node, Fact], node: torch.fx.Node) -> torch.fx.Node | None:
+    """The parameter that a value is, or is made of by moving, picking or converting its elements alone."""
+    while node in facts and not node.meta.get("parameter"):
+        fact = facts[node]
         places = [i for i, operand in enumerate(fact.operands) if _has_gradient(operand.meta["val"])]
-        linear = len(places) == 1 and any(places[0] in group for group in fact.linear)
-        return fact.operands[places[0]] if linear and not fact.contracts else None
+        if fact.contracts or len(places) != 1 or not any(places[0] in group for group in fact.linear):
+            return None
+        node = fact.operands[places[0]]
+    return node if node.meta.get("parameter") else None
 
 
 def _has_gradient(value: object) -> bool:
+    """Returns if a value is of numbers that have a gradient."""
     values = value if isinstance(value, (list, tuple)) else [value]
     return any(isinstance(v, torch.Tensor) and (v.is_floating_point() or v.is_complex()) for v in values)

@@ -51,4 +51,6 @@ def bare(module: nn.Module) -> nn.Module:
     twin.__dict__.pop("forward", None)
     for name in _HOOKS:
         twin.__dict__[name] = OrderedDict()
+    if "gradient_checkpointing" in twin.__dict__:
+        twin.__dict__["gradient_checkpointing"] = False  # what is computed twice is up to those who run a trace
     return twin

@@ -3,7 +3,8 @@
 A kernel behind Python that reads values, or one of a user's own, cannot be traced; a loop over time that can be would make
 the trace hold for one length only. While tracing, such a function is replaced where the model looks it up (a table, or
 the namespace of the model's code) by one that becomes a single node; the program calls the function itself, on the rank's
-slices.
+slices. And where what a name stands for reads values, but a table has a function that computes the same and can be traced,
+that one is.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
@@ -34,10 +35,12 @@ FunctionRules: TypeAlias = Mapping[str, FunctionRule]
 @dataclass(frozen=True)
 class FunctionTable:
     """A table of functions by name. `opaque` says of an entry the name of its operator rule and a function that gives
-    results of the right shapes, or None if it is traced through."""
+    results of the right shapes, or None if it is traced through; `traced` are functions for names that the table does
+    not have."""
 
     functions: MutableMapping[str, Callable[..., Any]]
     opaque: Callable[[Callable[..., Any]], tuple[str, Callable[..., Any]] | None]
+    traced: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
 
 _tables: list[FunctionTable] = []
@@ -60,13 +63,19 @@ def opaque_functions(call: Call, module: nn.Module, rules: FunctionRules) -> Ite
             for name, function in list(table.functions.items())
             if (own := table.opaque(function)) is not None
         ]
+        added = [(table.functions, *entry) for table in _tables for entry in table.traced.items()]
+        added = [(functions, name, function) for functions, name, function in added if name not in functions]
         try:
             for functions, name, _, replacement in replaced:
                 functions[name] = replacement
+            for functions, name, function in added:
+                functions[name] = function
             yield
         finally:
             for functions, name, function, _ in replaced:
                 functions[name] = function
+            for functions, name, _ in added:
+                functions.pop(name, None)
 
 
 def _replacement(call: Call, function: Callable[..., Any], rule: str, fake: Callable[..., Any]) -> Callable[..., Any]:

@@ -148,14 +148,18 @@ class Widths:
 
     A unit is traced with whole values while the object in its call holds slices already (a cache in use). What programs
     passed to such objects says how they belong together: by all sizes but the batch's and, since what is kept may be
-    longer or shorter than what was given, those of the last dims that are not themselves cut.
+    longer or shorter than what was given, those of the last dims that are not themselves cut. A unit that has passed such a
+    slice itself knows best; otherwise it learns from `others`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, others: Widths | None = None) -> None:
+        self._others = others
         self._known: dict[tuple[int | None, ...], set[tuple[int | None, ...]]] = {}
 
     def note(self, local: tuple[int, ...], whole: tuple[int, ...]) -> None:
         """An object was given a slice of shape `local` of a value of shape `whole`."""
+        if self._others is not None:
+            self._others.note(local, whole)
         cut = {dim - len(local) for dim in range(len(local)) if local[dim] != whole[dim]}
         masks = {frozenset(mask - cut) for mask in _MASKS} if cut else _MASKS
         for mask in masks:
@@ -165,6 +169,8 @@ class Widths:
         """The shape of the whole for a slice that an object holds. Raises TraceError if it may be one of several."""
         keys = [_masked(shape, mask) for mask in (frozenset[int](), *_MASKS)]
         found = next((self._known[key] for key in keys if key in self._known and any(key)), {()})
+        if found == {()} and self._others is not None:
+            return self._others.whole(shape)
         if len(found) > 1:
             raise TraceError(
                 f"a value of shape {list(shape)} in an opaque object may be a slice of {sorted(map(str, found))}"
@@ -178,4 +184,6 @@ _MASKS = (frozenset({-2}), frozenset({-1}), frozenset({-2, -1}))
 
 
 def _masked(shape: tuple[int, ...], mask: frozenset[int]) -> tuple[int | None, ...]:
-    return tuple(None if i == 0 or i - len(shape) in mask else size for i, size in enumerate(shape))
+    """The sizes that count, of a tensor that may be a fake one itself."""
+    sizes = (size if isinstance(size, int) else int(size.node.hint) for size in shape)
+    return tuple(None if i == 0 or i - len(shape) in mask else size for i, size in enumerate(sizes))

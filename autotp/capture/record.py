@@ -1,7 +1,8 @@
 """Recording: run a model's outer Python once on fake tensors and note how each unit is called.
 
 Nothing is computed and no weight is read. Units of equal shape after the first give back what the first one gave, so
-the cost of a run does not grow with depth.
+the cost of a run does not grow with depth. Only where the Python between the units looks at numbers is it run on real
+tensors, if the model has weights: then each unit's first call computes.
 """
 
 from __future__ import annotations
@@ -44,16 +45,22 @@ def record(
     kwargs: Mapping[str, Any],
     functions: FunctionRules | None = None,
 ) -> Recording:
-    """Run the model on fake copies of the given inputs; functions with a rule only give results of the right shapes.
+    """Run the model on fake copies of the given inputs, or on real ones where its outer Python needs values; functions with
+    a rule only give results of the right shapes.
 
-    Raises TraceError if the model's outer Python needs real values.
+    Raises TraceError if it needs values and has no weights, or fails with them.
     """
-    recorder = _Recorder(model, units, functions or {})
+    functions = functions or {}
     try:
-        recorder.run(args, kwargs)
+        return _Recorder(model, units, functions).run(args, kwargs)
     except Exception as error:
-        raise TraceError(f"the model cannot run on fake tensors: {_first_line(error)}") from error
-    return recorder.recording
+        reason = f"the model cannot run on fake tensors: {_first_line(error)}"
+        if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
+            raise TraceError(reason) from error
+        try:
+            return _Recorder(model, units, functions, real=True).run(args, kwargs)
+        except Exception as second:
+            raise TraceError(f"{reason}, nor on real ones: {_first_line(second)}") from error
 
 
 def _first_line(error: Exception) -> str:
@@ -61,9 +68,11 @@ def _first_line(error: Exception) -> str:
 
 
 class _Recorder:
-    def __init__(self, model: nn.Module, units: Sequence[Unit], functions: FunctionRules) -> None:
+    def __init__(
+        self, model: nn.Module, units: Sequence[Unit], functions: FunctionRules, *, real: bool = False
+    ) -> None:
         self.functions = functions
-        self.recording = Recording()
+        self.recording, self.real = Recording(), real
         # Inputs without data stand for ones where the weights are.
         self.symbols = Symbols(next((p.device for p in model.parameters() if p.device.type != "meta"), None))
         self.depth = 0
@@ -140,7 +149,7 @@ class _Recorder:
 
     def _fake(self, tensor: torch.Tensor) -> torch.Tensor:
         if id(tensor) not in self.fakes:
-            fake = self.symbols.tensor(tensor)
+            fake = _values_like(tensor, self.symbols.device) if self.real else self.symbols.tensor(tensor)
             parameter = isinstance(tensor, nn.Parameter)
             self.fakes[id(tensor)] = (
                 nn.Parameter(fake, requires_grad=tensor.requires_grad)
@@ -149,7 +158,7 @@ class _Recorder:
             )
         return self.fakes[id(tensor)]
 
-    def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Recording:
         recorder = self
 
         class Outside(TorchFunctionMode):
@@ -167,13 +176,30 @@ class _Recorder:
 
         # With gradients, so that the recorded calls say which of their tensors need one.
         fake_args, fake_kwargs = copy_opaque((args, dict(kwargs)), self._fake)
+        mode = _own_random_state() if self.real else self.symbols.mode
         opaque = opaque_functions(_only_shapes, self.model, self.functions)
-        with torch.enable_grad(), opaque, self.symbols.mode, GroupedProducts(), Outside():
+        with torch.enable_grad(), opaque, mode, GroupedProducts(), Outside():
             self._note_read(self.model(*fake_args, **fake_kwargs))
         for shape, result in self.results.items():
             tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
             unread = frozenset(i for i, tensor in enumerate(tensors) if id(tensor) not in self.read)
             self.recording.unread[shape] = unread
+        return self.recording
+
+
+def _values_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Values that the run may change: a parameter's own, which it does not; of an input without data, small numbers."""
+    if isinstance(tensor, nn.Parameter):
+        return tensor.detach()
+    if tensor.is_meta:
+        return (torch.arange(tensor.numel(), device=device) % 7).reshape(tensor.shape).to(tensor.dtype)
+    return tensor.detach().clone()
+
+
+@contextmanager
+def _own_random_state() -> Iterator[None]:
+    with torch.random.fork_rng():
+        yield
 
 
 def _scales(name: str, args: tuple[Any, ...], kwargs: Any) -> bool:

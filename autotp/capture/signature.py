@@ -62,6 +62,7 @@ def _is_leaf(value: Any) -> bool:
     return not isinstance(value, _CONTAINERS)
 
 
+_CASTING = ("cuda", "cpu")
 _specs: dict[Any, pytree.TreeSpec] = {}
 _MOST_SPECS = 4096
 
@@ -72,7 +73,8 @@ def _flatten(tree: Any) -> tuple[list[Any], pytree.TreeSpec, Any]:
     structure = _walk(tree, leaves)
     spec = _specs.get(structure)
     if spec is None:
-        _, spec = pytree.tree_flatten(tree, is_leaf=_is_leaf)
+        plain = pytree.tree_map(lambda leaf: tuple(leaf) if type(leaf) is torch.Size else leaf, tree)
+        _, spec = pytree.tree_flatten(plain, is_leaf=_is_leaf)
         if len(_specs) >= _MOST_SPECS:
             _specs.clear()
         _specs[structure] = spec
@@ -89,6 +91,8 @@ def _walk(value: Any, leaves: list[Any]) -> Any:
     if not isinstance(value, _CONTAINERS):
         leaves.append(value)
         return None
+    if kind is torch.Size:  # a tuple of numbers, though pytree takes it as one value
+        return _walk(tuple(value), leaves)
     parts, spec = pytree.tree_flatten(value, is_leaf=_is_leaf)  # a container of a class of its own
     leaves.extend(parts)
     return spec
@@ -102,6 +106,12 @@ def _first_parameter(module: nn.Module) -> nn.Parameter | None:
     return next((found for child in module.children() if (found := _first_parameter(child)) is not None), None)
 
 
+def _autocast(device: str) -> torch.dtype | None:
+    """The dtype that operators on a device are cast to, if they are."""
+    on = device in _CASTING and torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if on else None
+
+
 def call_site(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallSite:
     """Flatten a call. Two calls with equal keys may run one program, if its guards hold for both."""
     flat, spec, structure = _flatten((args, kwargs))
@@ -111,7 +121,8 @@ def call_site(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any
     leaves: list[Any] = []
     state = _first_parameter(module)
     dtype = None if state is None else state.dtype
-    key: list[Any] = [structure, module.training, torch.is_grad_enabled(), torch.is_autocast_enabled(), dtype]
+    autocast = None if state is None else _autocast(state.device.type)
+    key: list[Any] = [structure, module.training, torch.is_grad_enabled(), autocast, dtype]
     for leaf in flat:
         if isinstance(leaf, torch.Tensor):
             leaves.append(_slot("tensor", len(tensors)))

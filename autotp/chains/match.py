@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from ..axes.call import operator_name
-from ..axes.facts import Fact, Typing
+from ..axes.facts import Fact, Typing, parameter_of
 from ..axes.term import Axis, Pin, Term, axes_of, axes_of_dims, resolve
 from .rules import OUTPUT, ChainRule, ChainRules
 
@@ -119,7 +119,7 @@ def _stopped(graph: torch.fx.Graph, typing: Typing, rules: ChainRules) -> Iterat
 def readers(weight: torch.fx.Node, typing: Typing) -> Iterator[torch.fx.Node]:
     """The operators that read a weight, as it is or behind what hands it on."""
     for user in [user for user in weight.users if user in typing.facts]:
-        if typing.parameter_of(user) is not None:
+        if parameter_of(typing.facts, user) is not None:
             yield from readers(user, typing)
         else:
             yield user
@@ -142,7 +142,7 @@ def _is_weight(node: torch.fx.Node | None) -> bool:
 
 def _weights_of(node: torch.fx.Node, typing: Typing) -> list[torch.fx.Node]:
     """The weights that an operator reads, as they are or behind what hands them on."""
-    found = map(typing.parameter_of, typing.facts[node].operands)
+    found = [parameter_of(typing.facts, operand) for operand in typing.facts[node].operands]
     return [weight for weight in found if weight is not None and _is_weight(weight)]
 
 

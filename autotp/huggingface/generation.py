@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import types
 from typing import Any
 
 import torch
@@ -24,17 +25,18 @@ def keep_in_step(model: PreTrainedModel, ranks: Ranks) -> None:
 
     That is one small collective a call, and none a token: equal logits and equal states draw equal tokens.
     """
-    generate: Any = model.generate
+    kind: Any = type(model)
+    generate = kind.generate
 
     @functools.wraps(generate)
-    def in_step(*args: Any, **kwargs: Any) -> Any:
+    def in_step(model: Any, *args: Any, **kwargs: Any) -> Any:
         config = kwargs.get("generation_config") or model.generation_config
         if kwargs.get("max_time", getattr(config, "max_time", None)) is not None:
             raise UsageError(CLOCK)
         ranks.share_random_state()
-        return generate(*args, **kwargs)
+        return generate(model, *args, **kwargs)
 
-    model.__dict__["generate"] = in_step
+    model.__dict__["generate"] = types.MethodType(in_step, model)  # a method, so that a copy of the model gets its own
 
 
 def cache_bytes(cache: Cache | None) -> int:

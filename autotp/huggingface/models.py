@@ -16,6 +16,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from ..errors import UsageError, nearest
 from . import attention as attention  # its table is known from here on
+from . import experts as experts  # and this one
 
 # Two sizes of batch and sequence: what differs between the two runs varies, everything else is a constant.
 EXAMPLE_SIZES = ((3, 13), (5, 17))

@@ -14,6 +14,7 @@ HIDDEN, INNER, LAYERS, HEADS, VOCABULARY, POSITIONS = 64, 128, 2, 8, 256, 128
 # Attribute -> its new value; aliases of a configuration's `attribute_map` are looked up under their standard name.
 _FIXED: Mapping[str, int] = {
     **dict.fromkeys(("hidden_size", "d_model", "n_embd"), HIDDEN),
+    **dict.fromkeys(("input_embedding_size", "output_embedding_size"), HIDDEN // 2),
     **dict.fromkeys(
         """intermediate_size n_inner ffn_dim ffn_hidden_size inner_dim d_ff d_inner dim_feedforward
         encoder_ffn_dim decoder_ffn_dim""".split(),

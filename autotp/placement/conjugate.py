@@ -127,18 +127,18 @@ def _place_in_order(
         tuple(Leave(node, over) for node, over in leaving.items()),
         tuple(Scatter(node, over) for node, over in summed.items()),
     )
-    return _seconds(typed, flow, backward, price), backward
+    return seconds_of(typed, flow, backward, price), backward
 
 
-def _seconds(typed: TypedGraph, flow: Flow, backward: Backward, price: Price) -> float:
-    """The price of all sums that a labelling needs."""
+def seconds_of(typed: TypedGraph, flow: Flow, backward: Backward, price: Price) -> float:
+    """The price of all sums of gradients but those of parts of parameters."""
 
     def ranks(over: Iterable[Factor]) -> int:
         return math.prod(factor.size for factor in over)
 
     total = 0.0
     for enter in backward.enters:
-        total += price("all_reduce", enter.node, ranks(enter.over), _share(typed, flow, enter.node))
+        total += price("all_reduce", enter.node, ranks(enter.over), local_share(typed, flow, enter.node))
     for scatter in backward.scatters:
         gathered = flow.varies(typed.facts[scatter.node].operands[0])
         kind = "reduce_scatter" if scatter.over == gathered else "all_reduce"
@@ -146,7 +146,7 @@ def _seconds(typed: TypedGraph, flow: Flow, backward: Backward, price: Price) ->
     return total
 
 
-def _share(typed: TypedGraph, flow: Flow, node: torch.fx.Node) -> float:
+def local_share(typed: TypedGraph, flow: Flow, node: torch.fx.Node) -> float:
     """How much of a value one rank holds."""
     held = {axis: flow.cuts[axis] for axis in flow.held[node]}
     layouts = [layout_of(term, held) for term in typed.facts[node].dims]
@@ -215,9 +215,12 @@ class _Problem:
         return node.op in ("placeholder", "get_attr") and not self.must_vary(version)
 
     def is_collective(self, source: Version, target: Version) -> bool:
-        """Returns if the step itself makes the value whole over the factor: a reduction or a collection."""
+        """Returns if the step itself makes the value whole over the factor (a reduction, a collection), or lets a whole one
+        join a partial sum: the gradient of what joins is the sum's, which every rank has."""
         if source[0] is target[0]:
             return self.must_not_vary(target)
+        if self.factor in self.flow.use(target[0], source[0]).once:
+            return True
         return self.typed.facts[target[0]].collects and self.must_vary(source)
 
     def cost(self, kind: str, node: torch.fx.Node, ranks: int) -> int:
@@ -227,7 +230,7 @@ class _Problem:
         """
         if ranks == 1:
             return 0
-        return round(1e15 * self.price(kind, node, ranks * self.joining, _share(self.typed, self.flow, node)))
+        return round(1e15 * self.price(kind, node, ranks * self.joining, local_share(self.typed, self.flow, node)))
 
     def scatters(self, version: Version) -> bool:
         """Returns if the backward of a collection can sum over the factor: a marker behind a whole value collects nothing."""

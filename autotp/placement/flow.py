@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..axes.facts import Fact
+from ..axes.facts import Fact, parameter_of
 from ..axes.layout import Cuts, Factor, Layout, Leaf, ProductLayout, SumLayout, is_even, layout_of
 from ..axes.term import Axis, axes_of_dims
 from ..errors import UnsoundPlanError
@@ -25,10 +25,14 @@ from .typed import TypedGraph, cut_in, factors_in, is_parameter, needs_gradient
 
 @dataclass(frozen=True)
 class Use:
-    """How a node reads an operand: reduced over mesh factors, then sliced along axes, then (backward) summed."""
+    """How a node reads an operand: reduced over mesh factors, then sliced along axes, then (backward) summed.
+
+    Over the factors in `once` it reads a whole value as a partial sum, of which the first rank has all.
+    """
 
     reduce: frozenset[Factor] = frozenset()
     take: frozenset[Axis] = frozenset()
+    once: frozenset[Factor] = frozenset()
 
 
 PLAIN = Use()
@@ -49,6 +53,8 @@ class Flow:
     gradient: frozenset[torch.fx.Node] = frozenset()
     written: frozenset[torch.fx.Node] = frozenset()
     early: frozenset[torch.fx.Node] = frozenset()
+    delayed: frozenset[str] = frozenset()
+    products: set[str] = field(default_factory=set)
 
     def use(self, consumer: torch.fx.Node, operand: torch.fx.Node) -> Use:
         return self.uses.get((consumer, operand), PLAIN)
@@ -73,13 +79,16 @@ def flow(
     *,
     keep: bool = False,
     early: frozenset[torch.fx.Node] = frozenset(),
+    delayed: frozenset[str] = frozenset(),
 ) -> Flow:
     """Place every value of a graph under a choice of cuts. With `keep`, results leave as slices that say so; what the nodes
     in `early` read is reduced before them.
 
+    A product of a partial sum with a factor that wants a gradient stays partial if its name is in `delayed`: the factor's
+    gradient is then summed over the ranks. The names of all such products are noted in `products`.
     Raises UnsoundPlanError, naming node and operator, where padding would be summed as if it were data.
     """
-    state = Flow(cuts, gradient=needs_gradient(typed), written=typed.written(), early=early)
+    state = Flow(cuts, gradient=needs_gradient(typed), written=typed.written(), early=early, delayed=delayed)
     for node in typed.graph.nodes:
         if node.op == "output":
             _finish(typed, state, node, unread, keep)
@@ -115,25 +124,42 @@ def _carry(typed: TypedGraph, state: Flow, node: torch.fx.Node, held: frozenset[
     """Factors over which the result is a partial sum because its operands are; the others are reduced first."""
     fact = typed.facts[node]
     arriving: frozenset[Factor] = frozenset().union(*(state.partial[operand] for operand in fact.operands))
-    carried = frozenset(factor for factor in arriving if _is_linear(state, fact, factor, held))
+    groups = {factor: _summands(typed, state, node, factor) for factor in arriving - factors_in(held, state.cuts)}
+    carried = frozenset(factor for factor, group in groups.items() if group and _may_wait(state, node, fact, group))
     grows = size_of(node) > max((size_of(operand) for operand in fact.operands if state.partial[operand]), default=0)
     if grows or node in state.early:
         carried = frozenset()
-    for operand in fact.operands:
+    for i, operand in enumerate(fact.operands):
         reduce = state.partial[operand] - carried
-        if reduce:
-            _update(state, node, operand, reduce=reduce)
+        once = frozenset(factor for factor in carried - state.partial[operand] if i in groups[factor])
+        if reduce or once:
+            _update(state, node, operand, reduce=reduce, once=once)
     return carried
 
 
-def _is_linear(state: Flow, fact: Fact, factor: Factor, held: frozenset[Axis]) -> bool:
-    group = frozenset(i for i, operand in enumerate(fact.operands) if factor in state.partial[operand])
-    if group not in fact.linear or factor in factors_in(held, state.cuts):
-        return False
-    if any(fact.operands[i] in state.written for i in group):
-        return False  # what is written, and every view of it, is in the memory of one reduced value
-    # A factor of the product that wants a gradient would have to sum it over the ranks: not worth the delay.
-    return not any(i not in group and operand in state.gradient for i, operand in enumerate(fact.operands))
+def _summands(typed: TypedGraph, state: Flow, node: torch.fx.Node, factor: Factor) -> frozenset[int]:
+    """The operands that are partial sums over a factor, and a bias that joins them, if a node is linear in all together."""
+    fact = typed.facts[node]
+    partial = frozenset(i for i, operand in enumerate(fact.operands) if factor in state.partial[operand])
+    joined = partial | {i for i, operand in enumerate(fact.operands) if parameter_of(typed.facts, operand) is not None}
+    groups = (partial, joined) if _is_multiplied(typed, node) else (partial,)
+    group = next((group for group in groups if group in fact.linear), frozenset[int]())
+    # What is written, and every view of it, is in the memory of one reduced value.
+    return frozenset() if any(fact.operands[i] in state.written for i in group) else group
+
+
+def _is_multiplied(typed: TypedGraph, node: torch.fx.Node) -> bool:
+    """Returns if a product reads a value. Elsewhere a bias is as well added behind the sum."""
+    facts = [typed.facts[user] for user in node.users if user in typed.facts]
+    return any(len(fact.operands) > 1 and frozenset([fact.operands.index(node)]) in fact.linear for fact in facts)
+
+
+def _may_wait(state: Flow, node: torch.fx.Node, fact: Fact, group: frozenset[int]) -> bool:
+    """Returns if the sum may come after a node; where another factor of a product wants a gradient, if it is to."""
+    if any(i not in group and operand in state.gradient for i, operand in enumerate(fact.operands)):
+        state.products.add(node.name)
+        return node.name in state.delayed
+    return True
 
 
 def _check_disjoint(typed: TypedGraph, state: Flow, node: torch.fx.Node) -> None:
@@ -206,9 +232,10 @@ def _update(
     operand: torch.fx.Node,
     reduce: frozenset[Factor] = frozenset(),
     take: frozenset[Axis] = frozenset(),
+    once: frozenset[Factor] = frozenset(),
 ) -> None:
     before = state.use(consumer, operand)
-    state.uses[consumer, operand] = Use(before.reduce | reduce, before.take | take)
+    state.uses[consumer, operand] = Use(before.reduce | reduce, before.take | take, before.once | once)
 
 
 def size_of(node: torch.fx.Node) -> int:
@@ -219,5 +246,6 @@ def size_of(node: torch.fx.Node) -> int:
 
 
 def _bytes(value: torch.Tensor) -> int:
-    hints = [size if isinstance(size, int) else int(size.node.hint) for size in value.shape]
+    # A size that only the data tells counts as one: it is the same on both sides of a comparison.
+    hints = [size if isinstance(size, int) else int(size.node.hint or 1) for size in value.shape]
     return math.prod(hints) * value.element_size()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from ..axes.facts import Typing
 from ..axes.layout import Cuts
-from .conjugate import Backward, Price, place_backward
+from .conjugate import Backward, Price, local_share, place_backward, seconds_of
 from .flow import Flow, flow
 from .prepare import regroup_sums, split_biases, taken_apart
 from .typed import TypedGraph
@@ -40,12 +42,52 @@ def place(
     all others do too, as distributed tensors.
     Raises UnsoundPlanError if a cut axis must be whole, PlacementError if the verifier finds a flaw.
     """
-    typed = TypedGraph.copy_of(graph, typing)
-    check_pins(typed, cuts)
-    split_biases(typed, cuts)
-    first = flow(typed, cuts, unread, keep=keep)
-    if regroup_sums(typed, frozenset(node for node, over in first.partial.items() if over)):
-        first = flow(typed, cuts, unread, keep=keep)
-    placed = flow(typed, cuts, unread, keep=keep, early=taken_apart(typed, first))
-    verify(typed, placed)
-    return Placement(typed, placed, place_backward(typed, placed, price) if backward else Backward())
+
+    def placed(delayed: frozenset[str]) -> Placement:
+        typed = TypedGraph.copy_of(graph, typing)
+        check_pins(typed, cuts)
+        split_biases(typed, cuts)
+        first = flow(typed, cuts, unread, keep=keep, delayed=delayed)
+        if regroup_sums(typed, frozenset(node for node, over in first.partial.items() if over)):
+            first = flow(typed, cuts, unread, keep=keep, delayed=delayed)
+        final = flow(typed, cuts, unread, keep=keep, early=taken_apart(typed, first), delayed=delayed)
+        verify(typed, final)
+        return Placement(typed, final, place_backward(typed, final, price) if backward else Backward())
+
+    return _cheapest(placed, lambda placement: _seconds(placement, price))
+
+
+# With more products than this, only all of them or none wait: every trial is a placement of its own.
+_MOST_PRODUCTS = 6
+
+
+def _cheapest(placed: Callable[[frozenset[str]], Placement], seconds: Callable[[Placement], float]) -> Placement:
+    """The placement in which none of the products waits for its sum, all or one do, or what changing one of them at a time
+    then leads to."""
+    best = placed(frozenset())
+    known = frozenset(best.flow.products)
+    cost = seconds(best) if known else 0.0
+    trials = [known, *_single(known)] if known else []
+    while trials:
+        trial = trials.pop(0)
+        placement = placed(trial)
+        known |= placement.flow.products
+        if (found := seconds(placement)) < cost:
+            best, cost = placement, found
+            trials = [trial ^ change for change in _single(known)] or [known] * (known != trial)
+    return best
+
+
+def _single(products: frozenset[str]) -> list[frozenset[str]]:
+    few = 1 < len(products) <= _MOST_PRODUCTS
+    return [frozenset([name]) for name in sorted(products)] if few else []
+
+
+def _seconds(placement: Placement, price: Price) -> float:
+    """The price of all sums of a placement."""
+    flow, typed = placement.flow, placement.typed
+    forward = sum(
+        price("all_reduce", node, math.prod(factor.size for factor in over), local_share(typed, flow, node))
+        for node, over in flow.reduces().items()
+    )
+    return forward + seconds_of(typed, flow, placement.backward, price)

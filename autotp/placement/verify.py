@@ -40,7 +40,7 @@ def _partials_are_linear(typed: TypedGraph, flow: Flow, node: torch.fx.Node) -> 
         factor: frozenset(
             i
             for i, operand in enumerate(fact.operands)
-            if factor in flow.partial[operand] - flow.use(node, operand).reduce
+            if factor in flow.partial[operand] - flow.use(node, operand).reduce | flow.use(node, operand).once
         )
         for operand in fact.operands
         for factor in flow.partial[operand]

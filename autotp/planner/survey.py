@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,23 +44,40 @@ class Survey:
 def survey(model: nn.Module, examples: Sequence[Example], rules: tuple[Path, ...] = ()) -> Survey:
     """Trace every unit structure of a model as the examples (two calls of different sizes) call it.
 
-    A unit that cannot be traced is tried by its children; what cannot be traced at all gets a reason, never an error.
+    A unit that cannot be traced is tried by its children, unless the Python around those cannot run without it; what cannot
+    be traced at all gets a reason, never an error.
     """
     failures: dict[str, str] = {}
     split: frozenset[str] = frozenset()
+    last: frozenset[str] = frozenset()
+    closed: frozenset[str] = frozenset()
     while True:
         found = _Surveyor(model, find_units(model, split), examples, rules)
-        failed = found.run()
+        try:
+            failed = found.run()
+        except TraceError as error:
+            if not last:
+                found.result.failures |= {unit.path: str(error) for unit in found.result.units}
+                return found.result
+            split, last, closed = split - last, frozenset(), closed | last
+            continue
         failures |= failed
-        again = {path for path in failed if path not in split and _has_parts(model, path)}
-        if not again:
+        ran, last = _apart(model, found, failed.keys() - split - closed)
+        if not ran | last:
             found.result.failures |= failures
             return found.result
-        split |= again
+        split |= ran | last
 
 
-def _has_parts(model: nn.Module, path: str) -> bool:
-    return any(True for _ in model.get_submodule(path).children())
+def _apart(model: nn.Module, found: _Surveyor, failed: Set[str]) -> tuple[frozenset[str], frozenset[str]]:
+    """The failed units to take apart: all that ran but could not be traced, and one structure of those that did not run.
+
+    What is around the parts of the latter becomes Python outside of units, which may be just what cannot run.
+    """
+    units = [unit for unit in found.result.units if unit.path in failed and list(unit.module(model).children())]
+    ran = frozenset(unit.path for unit in units if unit.shape not in found.broken)
+    rest = [unit for unit in units if unit.shape in found.broken]
+    return ran, frozenset(unit.path for unit in rest if unit.shape == rest[0].shape)
 
 
 class _Surveyor:
@@ -69,6 +86,7 @@ class _Surveyor:
     ) -> None:
         self.model, self.examples = model, examples
         self.result = Survey(units)
+        self.broken: Set[int] = frozenset()
         self.operator_rules, self.chain_rules = operator_rules(rules), chain_rules(rules)
         self.functions = function_rules(rules)
 
@@ -79,18 +97,16 @@ class _Surveyor:
         self.result.seconds[stage] += time.perf_counter() - start
 
     def run(self) -> dict[str, str]:
-        """Survey all units; returns the paths that failed, with reasons."""
+        """Survey all units; returns the paths that failed, with reasons. Raises TraceError if the Python around them does."""
         units = self.result.units
         with self._timed("capture"):
-            try:
-                recordings = [record(self.model, units, *example, self.functions) for example in self.examples]
-            except TraceError as error:
-                return {unit.path: str(error) for unit in units}
+            recordings = [record(self.model, units, *example, self.functions) for example in self.examples]
+        self.broken = recordings[0].failed.keys()
         failed: dict[str, str] = {}
         done: set[int] = set()
         for unit in units:
             if unit.shape in recordings[0].failed:
-                self.result.failures[unit.path] = recordings[0].failed[unit.shape]
+                failed[unit.path] = recordings[0].failed[unit.shape]
                 continue
             if unit.shape in done or unit.shape not in recordings[0].calls:
                 continue

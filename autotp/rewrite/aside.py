@@ -10,6 +10,7 @@ from torch import nn
 
 from ..axes.layout import Layout, factors_of, ordered
 from ..runtime.collectives import gather
+from ..runtime.gradient import watch
 from ..runtime.ranks import Ranks
 
 
@@ -23,6 +24,8 @@ class WholeForward:
         held = dict(self.module._parameters)
         try:
             for name, layouts in self.layouts.items():
+                if torch.is_grad_enabled() and held[name].requires_grad:  # type: ignore[union-attr]
+                    watch(held[name], layouts, self.ranks)  # type: ignore[arg-type]
                 self.module._parameters[name] = self._whole(held[name], layouts)  # type: ignore[assignment]
             return type(self.module).forward(self.module, *args, **kwargs)
         finally:

@@ -92,7 +92,12 @@ def _inputs_first(graph: torch.fx.Graph) -> None:
     """Placeholders in the order of the run function, before everything else."""
     order = {kind: i for i, kind in enumerate(("ranks", "tensor", "number", "handle", "position", "constant"))}
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
-    inputs.sort(key=lambda node: order[str(node.target).partition("_")[0]])
+
+    def place(node: torch.fx.Node) -> tuple[int, int]:
+        kind, _, number = str(node.target).partition("_")
+        return order[kind], int(number or 0)
+
+    inputs.sort(key=place)
     for node in reversed(inputs):
         first = next(iter(graph.nodes))
         if node is not first:

@@ -54,6 +54,7 @@ def _choose(context: ComptimeContext) -> None:
     call = _Call(transaction)
     args, kwargs = call.value(local["args"]), call.value(local["kwargs"])
     site = call_site(unit.module, tuple(args), dict(kwargs))
+    unit.watch_gradients()
     with torch._guards.tracing(None):
         traced, program = unit.compiler.program(unit, site, unit.positions, call.varying(site))
     if not traced.guards.hold(

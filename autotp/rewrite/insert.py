@@ -73,6 +73,8 @@ class _Inserter:
         value, use = operand, flow.use(consumer, operand)
         if use.reduce:
             value = self._reduced(value, use.reduce)
+        if use.once:
+            value = self._once(value, use.once)
         enter = self.entered.get((consumer, operand))
         if enter is not None:
             of = "parameter" if is_parameter(operand) else "activation"
@@ -119,6 +121,14 @@ class _Inserter:
             return collectives.reduce(value, ranks, factors)
 
         return self._make((value, over), value, reduce, Inserted("all_reduce", "forward", "activation", factors))
+
+    def _once(self, value: torch.fx.Node, over: frozenset[Any]) -> torch.fx.Node:
+        factors = ordered(over)
+
+        def count_once(value: torch.Tensor, ranks: Any) -> torch.Tensor:
+            return collectives.once(value, ranks, factors)
+
+        return self._make((value, over, "once"), value, count_once, Inserted("once", "forward", "activation", factors))
 
     def _entered(
         self, value: torch.fx.Node, over: frozenset[Any], of: str, before: torch.fx.Node | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils import _pytree as pytree
 
 from ..axes.infer import infer
@@ -24,6 +27,7 @@ from ..chains.collect import mark_collected
 from ..placement.conjugate import Price
 from ..placement.impose import impose
 from ..placement.place import place
+from ..runtime.gradient import watch
 from ..runtime.logits import CutLogits, closed
 from ..runtime.ranks import Ranks
 from .build import Program, build
@@ -106,7 +110,8 @@ class Compiler:
     def _trace(self, call: UnitForward, site: CallSite) -> Traced:
         self.varying.observe(site, call.positions)
         structure, functions = call.current_structure(), function_rules(self.rules)
-        traced = trace(structure, call.unit, site, self.varying, self.unread, self.widths, functions)
+        with saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):  # a checkpoint counts what is saved
+            traced = trace(structure, call.unit, site, self.varying, self.unread, self.widths, functions)
         self.varying.observe_reads(traced.handle_guards)
         return traced
 
@@ -133,6 +138,27 @@ class UnitForward:
         self.positions = unit.position_values(dense)
         self.agreed: list[Program] = []  # programs that are known to be the same on all ranks
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> UnitForward:
+        """For a copy of the module; programs are shared."""
+        module = copy.deepcopy(self.module, memo)
+        copied = memo[id(self)] = UnitForward(module, self.unit, self.dense, self.compiler, self.ranks)
+        copied.agreed = list(self.agreed)
+        return copied
+
+    @functools.cached_property
+    def cut(self) -> list[tuple[dict[str, Any], str, tuple[Layout, ...]]]:
+        """Where the module keeps each parameter that is cut: the owner's table, the name in it; and how it is cut."""
+        places = [(*name.rpartition(".")[::2], layouts) for name, layouts in self.compiler.layouts.items()]
+        return [(self.module.get_submodule(path)._parameters, name, layouts) for path, name, layouts in places]
+
+    def watch_gradients(self) -> None:
+        """Let the gradients of this backward say what they are a part of. The parameters may be others at every call."""
+        if torch.is_grad_enabled():
+            for table, name, layouts in self.cut:
+                parameter = table.get(name)
+                if parameter is not None and parameter.requires_grad and parameter.is_leaf:
+                    watch(parameter, layouts, self.ranks)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_dynamo_compiling():
             return call_in_dynamo(self, args, kwargs)
@@ -140,6 +166,7 @@ class UnitForward:
         if any(type(tensor) is CutLogits for tensor in site.tensors):
             args, kwargs = pytree.tree_map_only(CutLogits, closed, (args, kwargs))
             return self(*args, **kwargs)
+        self.watch_gradients()
         traced, program = self.compiler.program(self, site, self.positions)
         numbers = traced.numbers(site, self.positions)
         tensors = program.run(

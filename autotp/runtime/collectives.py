@@ -57,6 +57,16 @@ class _Leave(torch.autograd.Function):
         return gradient if ctx.first else torch.zeros_like(gradient), None, None
 
 
+class _Once(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, value, ranks, factors):  # type: ignore[no-untyped-def]
+        return value.view_as(value) if ranks.coordinate(factors) == 0 else torch.zeros_like(value)
+
+    @staticmethod
+    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        return gradient, None, None
+
+
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx, value, ranks, factors, dim, layout, summed):  # type: ignore[no-untyped-def]
@@ -104,6 +114,12 @@ def leave(value: torch.Tensor, ranks: Ranks, factors: Factors) -> torch.Tensor:
     if not (value.requires_grad and torch.is_grad_enabled()):
         return value
     return _Leave.apply(value, ranks, factors)
+
+
+def once(value: torch.Tensor, ranks: Ranks, factors: Factors) -> torch.Tensor:
+    """A whole value as a summand of a partial sum: on the first rank along some factors, zero on the others. Identity
+    backward, since every rank has all of the sum's gradient."""
+    return _Once.apply(value, ranks, factors)
 
 
 def gather(

@@ -53,7 +53,11 @@ class Ranks:
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
+        self.sum_in_float32 = False
         self._log: CollectiveLog | None = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Ranks:
+        return self  # a copy of a model is on the same rank
 
     def coordinate(self, factors: Factors) -> int:
         """This rank's position along some mesh factors."""
@@ -75,6 +79,8 @@ class Ranks:
         """The sum of a value over the ranks along some factors, or with `op="max"` the largest, as a new tensor."""
         if parts_of(factors) == 1:
             return value
+        if self._is_too_narrow(value):
+            return self.all_reduce(value.float(), factors, phase, of, op).to(value.dtype)
         self._note("all_reduce", phase, of, factors, value)
         return self._all_reduce(value.contiguous(), factors, op)
 
@@ -89,6 +95,8 @@ class Ranks:
         """The sum over the ranks along some factors of the part meant for this rank; parts are in order of positions."""
         if parts_of(factors) == 1:
             return parts[0]
+        if self._is_too_narrow(parts[0]):
+            return self.reduce_scatter([part.float() for part in parts], factors, phase).to(parts[0].dtype)
         stacked = torch.stack(list(parts))
         self._note("reduce_scatter", phase, "activation", factors, stacked)
         return self._reduce_scatter(stacked, factors)
@@ -127,6 +135,9 @@ class Ranks:
     def to_first(self, value: torch.Tensor, senders: Sequence[int]) -> Iterator[torch.Tensor]:
         """On rank 0 the value of each sender, one after the other; nothing on the others. All ranks must iterate over it."""
         raise self._alone()
+
+    def _is_too_narrow(self, value: torch.Tensor) -> bool:
+        return self.sum_in_float32 and value.dtype in (torch.bfloat16, torch.float16)
 
     def _note(self, kind: str, phase: str, of: str, factors: Factors, value: torch.Tensor) -> None:
         if self._log is not None:

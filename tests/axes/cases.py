@@ -8,6 +8,7 @@ by keyword.
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import math
 import re
@@ -18,7 +19,6 @@ from typing import Any, TypeAlias
 
 import torch
 from torch.nn import functional
-from transformers.integrations import moe
 from transformers.models.bloom import modeling_bloom
 from transformers.models.kimi_linear import modeling_kimi_linear
 from transformers.models.mamba import modeling_mamba
@@ -31,6 +31,7 @@ from transformers.models.xlstm import modeling_xlstm
 from autotp.verify import Float64
 from tests.axes.prover import Function, is_differentiable
 
+importlib.import_module("transformers.integrations.moe")  # has an operator of its own
 aten = torch.ops.aten
 Values: TypeAlias = Callable[[Sequence[int], torch.Generator], torch.Tensor]
 # A letter or number, or the kind of bracket and what is inside.
@@ -437,7 +438,7 @@ CONTRACTIONS = [
         Case(operator, "N k, E k m, E", product, [normal, normal, ends], {"N": ROWS_IN_GROUPS, "E": 4})
         for operator, product in (
             ("autotp.grouped_mm", torch.ops.autotp.grouped_mm),
-            ("transformers.grouped_mm_fallback", moe.torch.ops.transformers.grouped_mm_fallback),
+            ("transformers.grouped_mm_fallback", torch.ops.transformers.grouped_mm_fallback),
         )
     ),
     Case("aten.mm", "a b, b c", torch.mm),

@@ -209,6 +209,27 @@ def test_every_kind_of_call_has_a_program_of_its_own() -> None:
     assert cut.programs() == 4
 
 
+class Counts(Block):
+    """It takes numbers, of which a later one is a constant, and the first two may come as a shape."""
+
+    def forward(self, x: torch.Tensor, shape: tuple[int, int], first: int) -> torch.Tensor:
+        places = torch.arange(first, first + shape[1], dtype=x.dtype)
+        return super().forward(x) + places[:, None] * shape[0]
+
+
+class Counting(Stack):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x, x.shape[:-1], 0)
+        return x
+
+
+def test_numbers_of_a_call_arrive_in_their_order() -> None:
+    cut = Cut(Counting(Counts), values(2, 3, HIDDEN))
+    assert cut.cut() == weights(2, *MLP)
+    cut.assert_same(lambda model: [model(values(n, n + 1, HIDDEN)) for n in (2, 3, 5)])
+
+
 # -- fallback ------------------------------------------------------------------------------------------------------
 
 
@@ -219,12 +240,18 @@ class BranchesByValue(Block):
         return super().forward(x if x.sum().item() > 0 else -x)
 
 
-def test_a_block_that_looks_at_a_value_stays_whole_and_the_plan_says_why() -> None:
-    cut = Cut(Stack(BranchesByValue), values(2, 3, HIDDEN))
-    assert not cut.cut()
-    reasons = {parameter.name: parameter.reason for parameter in cut.plan.outside}
-    assert reasons.keys() == {name for name, _ in cut.model.named_parameters()}
+def test_a_block_that_looks_at_a_value_stays_whole_without_weights_and_the_plan_says_why() -> None:
+    model = Stack(BranchesByValue).to("meta")
+    plan = make_plan(model, survey(model, examples_for(model, torch.empty(2, 3, HIDDEN))), 2)
+    assert not any(unit.layouts() for unit in plan.units)
+    reasons = {parameter.name: parameter.reason for parameter in plan.outside}
+    assert reasons.keys() == {name for name, _ in model.named_parameters()}
     assert all("cannot run on fake tensors: GuardOnDataDependentSymNode" in reason for reason in reasons.values())
+
+
+def test_with_weights_its_parts_are_cut() -> None:
+    cut = Cut(Stack(BranchesByValue), values(2, 3, HIDDEN))
+    assert cut.cut() == weights(2, "up.weight", "up.bias")
     cut.assert_same(lambda model: [model(values(2, 3, HIDDEN)), model(-values(2, 3, HIDDEN))])
 
 
@@ -232,8 +259,24 @@ def test_the_blocks_beside_it_are_cut_all_the_same() -> None:
     model = Stack(Block)
     model.blocks[0] = BranchesByValue()
     cut = Cut(model, values(2, 3, HIDDEN))
-    assert cut.cut() == {f"blocks.1.{name}" for name in MLP}
-    assert {parameter.name.partition(".0.")[0] for parameter in cut.plan.outside} == {"blocks"}
+    assert cut.cut() == {f"blocks.1.{name}" for name in MLP} | {"blocks.0.up.weight", "blocks.0.up.bias"}
+    cut.assert_same(lambda model: [model(values(2, 3, HIDDEN)), model(-values(2, 3, HIDDEN))])
+
+
+class Guarded(nn.Module):
+    """A block whose own Python runs, around an MLP that `part` makes look at a value."""
+
+    def __init__(self, index: int = 0, part: Callable[[int], nn.Module] = BranchesByValue) -> None:
+        super().__init__()
+        self.index, self.plain, self.part = index, Block(index), part(index)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.part(self.plain(x))
+
+
+def test_a_block_that_looks_at_a_value_in_a_part_falls_to_its_parts() -> None:
+    cut = Cut(Stack(Guarded), values(2, 3, HIDDEN))
+    assert cut.cut() == weights(2, *(f"plain.{name}" for name in MLP), "part.up.weight", "part.up.bias")
     cut.assert_same(lambda model: [model(values(2, 3, HIDDEN)), model(-values(2, 3, HIDDEN))])
 
 
@@ -318,12 +361,27 @@ class OuterReadsAValue(Stack):
         return super().forward(x if x.sum().item() > 0 else -x)
 
 
-def test_a_model_whose_outer_python_needs_values_stays_whole_and_right() -> None:
+def test_a_model_whose_outer_python_needs_values_is_recorded_with_them() -> None:
     cut = Cut(OuterReadsAValue(Block), values(2, 3, HIDDEN))
+    assert cut.cut() == weights(2, *MLP)
+    cut.assert_same(lambda model: [model(values(2, 3, HIDDEN)), model(-values(2, 3, HIDDEN))])
+
+
+class FailsOutside(Stack):
+    """The Python around the blocks fails for the example."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum().item() > 0:
+            raise ValueError("not such ones")
+        return super().forward(x)
+
+
+def test_a_model_that_fails_for_the_example_stays_whole_and_right() -> None:
+    cut = Cut(FailsOutside(Block), values(2, 3, HIDDEN).abs())
     assert not cut.cut()
     assert {parameter.name for parameter in cut.plan.outside} == {name for name, _ in cut.model.named_parameters()}
     assert all("fake tensors" in parameter.reason for parameter in cut.plan.outside)
-    cut.assert_same(lambda model: [model(values(2, 3, HIDDEN)), model(-values(2, 3, HIDDEN))])
+    cut.assert_same(lambda model: [model(-values(2, 3, HIDDEN).abs())])
 
 
 class NeverCalled(Stack):

@@ -97,6 +97,42 @@ def test_feed_forward(module: nn.Module, rule: str, weights: set[str]) -> None:
     assert_exact(module, X, 2, all_reduce_forward=1)
 
 
+# -- experts -------------------------------------------------------------------------------------------------------
+
+
+class Experts(nn.Module):
+    """Every token goes to one of four experts, whose weights are stacked, gate and up projection behind each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = linear(HIDDEN, 4)
+        self.gate_up, self.down = nn.Parameter(torch.randn(4, 2 * 24, HIDDEN)), nn.Parameter(torch.randn(4, HIDDEN, 24))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x.reshape(-1, HIDDEN)
+        weight, which = self.router(rows).softmax(-1).max(-1)
+        sorted_which, order = which.sort()
+        ends = functional.one_hot(sorted_which, 4).sum(0).cumsum(0, dtype=torch.int32)
+        gate, up = self.grouped(rows[order], self.gate_up, ends).chunk(2, dim=-1)
+        result = self.grouped(functional.silu(gate) * up, self.down, ends) * weight[order].unsqueeze(-1)
+        return result[order.argsort()].reshape(x.shape)
+
+    def grouped(self, rows: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        return functional.grouped_mm(rows, weights.transpose(1, 2), offs=ends)
+
+
+def test_experts_are_cut_inside_every_expert() -> None:
+    assert proposed(Experts()) == {"experts": ([24], {"gate_up", "down"})}
+    (unit,) = autotp.plan(Experts(), 2, example=X).units
+    assert {p.name: (p.placement, p.layouts) for p in unit.parameters} == {
+        "router.weight": ("replicated", ("4", "32")),
+        "gate_up": ("column", ("4", "[24/2@1 + 24/2@1]", "32")),
+        "down": ("row", ("4", "32", "24/2@1")),
+    }
+    assert_exact(Experts(), X, 2, all_reduce_forward=1)
+    assert_exact(Experts(), X, 5, all_reduce_forward=1)
+
+
 # -- attention -----------------------------------------------------------------------------------------------------
 
 

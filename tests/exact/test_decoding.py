@@ -25,6 +25,7 @@ from autotp.verify import Float64
 from tests.families import WRITERS
 
 TP = 4
+HEADS = 4  # of the plain families
 SETTINGS = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
 IDS = torch.randint(3, 250, (2, 11), generator=torch.Generator().manual_seed(1))
 PADDED = torch.ones_like(IDS).index_put_((torch.tensor(0), torch.arange(3)), torch.tensor(0))
@@ -43,7 +44,7 @@ class Models:
 
 
 @functools.lru_cache(maxsize=1)
-def models_of(name: str) -> Models:
+def models_of(name: str, tp: int = TP) -> Models:
     torch.manual_seed(0)
     dense = build_model(WRITERS[name].config(), meta=False).double().eval()
     for parameter in dense.parameters():
@@ -52,7 +53,7 @@ def models_of(name: str) -> Models:
     for parameter in draft.parameters():
         parameter.data += 0.01 * torch.randn_like(parameter)
     found = survey(dense, examples_for(dense, None))
-    plan = make_plan(dense, found, TP)
+    plan = make_plan(dense, found, tp)
     return Models(dense, draft, plan, make_compilers(plan, found))
 
 
@@ -168,8 +169,15 @@ def test_decoding_with_a_position_bias_equals_the_dense_model() -> None:
     compare("t5", "two tokens")
 
 
-def compare(name: str, mode: str) -> None:
-    models = models_of(name)
+def test_parts_of_a_head_are_kept_in_the_cache_of_the_rank_that_has_them() -> None:
+    block = models_of("opt", 2 * HEADS).plan.unit_of("model.decoder.layers.0")
+    value = next(p for p in block.parameters if p.name == "self_attn.v_proj.weight")
+    assert value.local_shape[0] == value.shape[0] // (2 * HEADS)
+    compare("opt", "over turns", 2 * HEADS)
+
+
+def compare(name: str, mode: str, tp: int = TP) -> None:
+    models = models_of(name, tp)
 
     def on_rank(ranks: Ranks) -> Result:
         return run(apply_plan(copy.deepcopy(models.dense), models.plan, ranks, models.compilers))
@@ -179,7 +187,7 @@ def compare(name: str, mode: str) -> None:
             return MODES[mode](model, models)
 
     expected = run(copy.deepcopy(models.dense))
-    for written in simulate(TP, on_rank):
+    for written in simulate(tp, on_rank):
         assert len(written) == len(expected)
         for mine, true in zip(written, expected, strict=True):
             if true.is_floating_point():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import TypeAlias
@@ -15,6 +16,7 @@ from autotp.api import examples_for
 from autotp.axes.layout import Cut, Factor
 from autotp.axes.term import Axis, axes_of
 from autotp.errors import PlacementError, UnsoundPlanError
+from autotp.placement.conjugate import Price
 from autotp.placement.flow import Flow, Use
 from autotp.placement.place import Placement, place
 from autotp.placement.typed import TypedGraph
@@ -54,13 +56,27 @@ def problem_of(module: nn.Module, *inputs: torch.Tensor) -> UnitProblem:
     return problem
 
 
-def placed(module: nn.Module, *places: Place, inputs: tuple[torch.Tensor, ...] = (), over: Factor = OVER) -> Placement:
+def per_call(kind: str, node: torch.fx.Node, ranks: int, share: float) -> float:
+    return 1.0
+
+
+def per_element(kind: str, node: torch.fx.Node, ranks: int, share: float) -> float:
+    return share * math.prod(int(size) if isinstance(size, int) else size.node.hint for size in node.meta["val"].shape)
+
+
+def placed(
+    module: nn.Module,
+    *places: Place,
+    inputs: tuple[torch.Tensor, ...] = (),
+    over: Factor = OVER,
+    price: Price = per_call,
+) -> Placement:
     """A module cut along these axes over one mesh factor."""
     problem = problem_of(module, *inputs)
     dims = problem.parameters()
     axes = {list(axes_of(dims[name][dim]))[number] for name, dim, number in places}
     cuts = {axis: Cut((over,), -(-axis.size // over.size) * over.size) for axis in axes}
-    return place(problem.graph, problem.typing, cuts, lambda kind, node, ranks, share: 1.0)
+    return place(problem.graph, problem.typing, cuts, price)
 
 
 def node_of(placement: Placement, name: str) -> torch.fx.Node:
@@ -119,6 +135,35 @@ def test_a_bias_is_added_after_the_reduction() -> None:
     assert bias in added.args
     assert not placement.flow.varies(bias)
     assert exact(Mlp(bias=True)) == {"all_reduce forward activation": 1}
+
+
+class Weighed(nn.Module):
+    """Two branches, each weighed by a number a token that wants a gradient."""
+
+    def __init__(self, *, bias: bool = False) -> None:
+        super().__init__()
+        self.one, self.other = Mlp(bias=bias), Mlp(bias=bias)
+
+    def forward(self, x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return self.one(x) * a + self.other(x) * b
+
+
+WEIGHED = X, *(torch.rand(2, 3, 1, requires_grad=True) for _ in range(2))
+BOTH = ("one.up.weight", 0, 0), ("other.up.weight", 0, 0)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_sum_waits_for_a_product_where_that_costs_less(bias: bool) -> None:
+    module = Weighed(bias=bias)
+    placement = placed(module, *BOTH, inputs=WEIGHED, price=per_element)
+    (total,) = reduced(placement)
+    assert node_of(placement, total).target is torch.ops.aten.add.Tensor
+    assert {enter.node.name for enter in placement.backward.enters} == {"tensor_1", "tensor_2"}
+    assert len(reduced(placed(module, *BOTH, inputs=WEIGHED))) == 2
+
+
+def test_one_product_alone_is_not_worth_waiting_for() -> None:
+    assert reduced(placed(Weighed(), BOTH[0], inputs=WEIGHED, price=per_element)).keys() == {"linear_1"}
 
 
 def test_a_bias_of_a_cut_output_is_cut_with_it() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
 import traceback
 from collections import Counter
@@ -13,6 +14,7 @@ from unittest.mock import patch
 
 import torch
 
+from autotp.capture.grouped import GroupedProducts
 from autotp.huggingface.models import can_generate
 from autotp.planner.plan import Plan
 from autotp.planner.survey import survey
@@ -113,7 +115,7 @@ def _prompt(model: Any) -> torch.Tensor:
 
 def _write(model: Any) -> torch.Tensor:
     ids = _prompt(model)
-    with Float64(), torch.no_grad():
+    with GroupedProducts(), Float64(), torch.no_grad():
         return model.generate(ids, attention_mask=torch.ones_like(ids), pad_token_id=0, eos_token_id=None, **WRITING)
 
 
@@ -162,20 +164,19 @@ def _compare_tokens(verifier: Verifier, plan: Plan, written: torch.Tensor | str)
 
 
 def _left(plan: Plan) -> list[tuple[int, str, str]]:
-    """Matrices that every rank holds whole, by reason: elements, one of them, the reason; the largest first."""
-    elements: Counter[str] = Counter()
-    first: dict[str, str] = {}
-    units = [
-        (f"{unit.instances[0]}.{p.name}".lstrip("."), p.elements * len(unit.instances), p.reason)
+    """Matrices that every rank holds whole, by reason: elements, the largest of them, the reason; the most first."""
+    parts = [
+        (p.elements * len(unit.instances), f"{unit.instances[0]}.{p.name}".lstrip("."), p.reason)
         for unit in plan.units
         for p in unit.parameters
         if p.placement == "replicated" and len(p.shape) > 1
     ]
-    outside = [(p.name, torch.Size(p.shape).numel(), p.reason) for p in plan.outside if len(p.shape) > 1]
-    for name, size, reason in (*units, *outside):
+    parts += [(math.prod(p.shape), p.name, p.reason) for p in plan.outside if len(p.shape) > 1]
+    elements: Counter[str] = Counter()
+    for size, _, reason in parts:
         elements[reason] += size
-        first.setdefault(reason, name)
-    return [(size, first[reason], reason) for reason, size in elements.most_common()]
+    largest = {reason: name for size, name, reason in sorted(parts)}
+    return [(size, largest[reason], reason) for reason, size in elements.most_common()]
 
 
 def _where(error: BaseException) -> str:

@@ -15,7 +15,6 @@ from .kinds import CAUSAL, Kind
 from .settings import AFTER, WHOLE
 
 KV_HEADS = 2  # fewer than the ranks of some sizes
-EXPERTS = "batched_mm"  # the one implementation with kernels for float64 and a fixed shape
 NOISE = 0.1  # added to the initial weights, which are zero, one, or so small that attention is uniform
 
 
@@ -23,7 +22,6 @@ def model_of(kind: Kind, seed: int = 0) -> PreTrainedModel:
     """The family's model in eval mode. Raises whatever transformers raises for one that cannot be built."""
     torch.manual_seed(seed)
     config = config_of(kind)
-    config._experts_implementation = EXPERTS
     config.architectures = [_class_of(kind, config).__name__]
     model = build_model(config, meta=False)
     for parameter in model.parameters():

@@ -184,7 +184,26 @@ WHOLE: dict[str, dict[str, Any]] = {
 }
 WHOLE["qwen4_exp"] = {"text_config": WHOLE["qwen4_exp_text"]}
 
+# The part for images or sounds of a model that is called with text alone: so small that it does not count.
+SMALL_TOWER = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "image_size": 12, "patch_size": 4}
+
 # On top of the small configuration; a nested configuration's settings are a dict.
 AFTER: dict[str, dict[str, Any]] = {
+    "big_bird": {"attention_type": "original_full"},  # a short text makes it take this one by itself
+    "fuyu": {"patch_size": 4},
+    "gemma3": {"vision_config": SMALL_TOWER},
+    "git": {"vision_config": SMALL_TOWER},
+    "got_ocr2": {"vision_config": {**SMALL_TOWER, "output_channels": 16, "mlp_dim": 32, "global_attn_indexes": [1]}},
+    "moss_transcribe_diarize": {"audio_config": {**SMALL_TOWER, "max_source_positions": 40}},
+    "phi4_multimodal": {
+        "vision_config": {**SMALL_TOWER, "crop_size": 24},
+        "audio_config": {
+            **SMALL_TOWER,
+            "ext_pw_out_channel": 16,
+            "nemo_conv_channels": 16,
+            "num_blocks": 1,
+            "depthwise_separable_out_channel": 16,
+        },
+    },
     "xmod": {"languages": ["en_XX", "de_DE"], "default_language": "en_XX"},
 }

@@ -103,6 +103,11 @@ class Reasons:
                 f"{name} leaves the unit and is the same {ranks}, while its gradient inside is a sum of their parts: "
                 "the gradient from outside counts once, on the first of them"
             )
+        if what.kind == "once":
+            return (
+                INSERTED,
+                f"{name} is the same {ranks} and is added to a partial sum by {readers}: the first of them has it",
+            )
         if what.kind == "slice":
             letters = self.letters(self.sides.held[node].axes - self.sides.held[next(inputs_of(node))].axes)
             return (

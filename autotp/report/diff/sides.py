@@ -81,6 +81,8 @@ class Sides:
         if origin is not None:
             return self._placed_held(*origin, sources)
         inserted = node.meta.get("collective")
+        if inserted is not None and inserted.kind == "once":
+            return Held(sources[0].axes, sources[0].partial | frozenset(inserted.over))
         if inserted is None or inserted.kind != "all_reduce" or inserted.phase != "forward":
             return Held(node.meta.get("held", sources[0].axes), sources[0].partial, sources[0].summed)
         partial = sources[0].partial - frozenset(inserted.over)

@@ -41,7 +41,7 @@ class Transfers:
         )
 
     def _prices(self, what: Inserted, name: str) -> list[Collective]:
-        if what.kind in ("slice", "leave") or what.phase == "deferred":
+        if what.kind in ("slice", "leave", "once") or what.phase == "deferred":
             return []
         if what.kind == "all_gather":
             marker = self.markers.get(name)
@@ -59,6 +59,8 @@ def kinds(what: Inserted) -> tuple[str, str]:
         return "slice", "zeros around the slice"
     if what.kind == "leave":
         return "identity", "counts once"
+    if what.kind == "once":
+        return "counts once", "identity"
     return ("gather when read" if what.phase == "deferred" else "all-gather"), "slice"
 
 
