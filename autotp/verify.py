@@ -120,8 +120,9 @@ def verify(
     """Compare a model's parallel form with the dense one in float64: outputs, every gradient, collectives.
 
     All ranks are simulated in this process, so any tp works without GPUs or a launcher. The model is copied, and
-    computes entirely in float64. A difference is relative to the tensor's largest entry, or to the model's
-    largest gradient where the true one vanishes (as a key bias's does).
+    computes entirely in float64: grouped products, which have no such kernel, group by group, in the dense model too. A
+    difference is relative to the tensor's largest entry, or to the model's largest gradient where the true one vanishes
+    (as a key bias's does).
 
     Args:
         model: as for `autotp.plan`; without weights it gets random ones.
@@ -151,7 +152,8 @@ class Verifier:
         # What a head gives may be read as slices, so that it has no gradient of its own.
         inner = {shape for shape, problem in self.found.problems.items() if not problem.is_head}
         self.paths = [unit.path for unit in self.found.units if unit.shape in inner]
-        self.outputs, self.gradients = _run(self.dense, self.call, seed, self.paths)
+        # A copy runs, since a model may keep something of a call, and every run is to begin with the same one.
+        self.outputs, self.gradients = _run(copy.deepcopy(self.dense), self.call, seed, self.paths)
 
     def plan(self, tp: int) -> Plan:
         """The best plan of the model for so many ranks."""

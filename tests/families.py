@@ -220,6 +220,7 @@ WRITERS: dict[str, Family] = {
     "gemma2": Family("gemma2", {**WRITING, "head_dim": 16, "sliding_window": 16}),
     "gemma3_text": Family("gemma3_text", {**MIXED, "head_dim": 16}),
     "mistral": Family("mistral", {**WRITING, "sliding_window": 16}),
+    "mixtral": Family("mixtral", {**MIXTURE, "max_position_embeddings": 128}),
     "cohere2": Family("cohere2", MIXED),
     "starcoder2": Family("starcoder2", {**WRITING, "sliding_window": 16}),
     "t5": Family(

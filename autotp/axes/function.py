@@ -1,8 +1,8 @@
 """Signatures of Python functions, argument by argument: `x: b t (g r) p, A: (g r), B: b t g n -> b t (g r) p, b (g r) p n`.
 
 Arguments are known by name, since a call may leave any of them out. Equal letters are one term, `(g r)` is a product
-(major to minor), a dim of size one broadcasts. Of the results a call gives the first ones. Nothing is summed over: what a
-result has not is whole.
+(major to minor), a dim of size one broadcasts. In an element-wise function all are `...`. Of the results a call gives the
+first ones. Nothing is summed over: what a result has not is whole.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from .term import ONE, Dims, Product, Term, axis
 
 # The letters of one dim, major to minor.
 Part: TypeAlias = tuple[str, ...]
+
+# The dims of an argument or result of an element-wise function.
+ELEMENTWISE: tuple[Part, ...] = (("...",),)
 
 # An argument, or an item of one that is a list.
 _NAME = re.compile(r"[A-Za-z_]\w*(\[\w+\])*")
@@ -52,21 +55,30 @@ class FunctionRule:
         }
         if not self._describes(call, given):
             return self._unknown(call)
+        if self.results == (ELEMENTWISE,):
+            dims = call.broadcast([call.dims(value) for value in given.values()])
+            return call.fact(dims, zeros=self._zeros(call, given))
         terms = self._terms(call, given)
         call.pin([terms[letter] for letter in sorted(self.whole & terms.keys())], "the function needs it whole")
         for name in sorted(self.writes & given.keys()):
             if not _is_kept(given[name]):
                 call.pin(call.dims(given[name]), "the function writes into it")
-        positions = {value: i for i, value in enumerate(call.operands)}
-        zeros = [positions[given[name]] for name in sorted(self.zeros & given.keys())]
-        preserved = all(call.get(name) in (None, *values) for name, values in self.zeros_if.items())
-        fact = call.fact(*self._outputs(call, terms), zeros=[zeros] if zeros and preserved else ())
+        fact = call.fact(*self._outputs(call, terms), zeros=self._zeros(call, given))
         return replace(fact, zero_results=self.zero_results)
+
+    def _zeros(self, call: Call, given: Mapping[str, torch.fx.Node]) -> list[list[int]]:
+        """The positions of the operands where the results are zero if these are, as the one group there is, or none."""
+        group = [call.operands.index(given[name]) for name in sorted(self.zeros & given.keys())]
+        preserved = all(call.get(name) in (None, *values) for name, values in self.zeros_if.items())
+        return [group] if group and preserved else []
 
     def _describes(self, call: Call, given: Mapping[str, torch.fx.Node]) -> bool:
         """Returns if every tensor of a call is an argument of the rule, with as many dims, and every result one of its."""
         known = given.keys() <= self.arguments.keys() and len(call.node.meta["val"]) <= len(self.results)
-        return known and all(len(call.dims(value)) == len(self.arguments[name]) for name, value in given.items())
+        return known and all(
+            self.arguments[name] == ELEMENTWISE or len(call.dims(value)) == len(self.arguments[name])
+            for name, value in given.items()
+        )
 
     def _unknown(self, call: Call) -> Fact:
         outputs = [call.fresh(call.shape(number)) for number in range(len(call.node.meta["val"]))]
@@ -160,6 +172,8 @@ def parse_function(
 
 
 def _parts(text: str, signature: str) -> tuple[Part, ...]:
+    if text.strip() == "...":
+        return ELEMENTWISE
     found = _PART.findall(text)
     for _, _, strange in found:
         if strange:

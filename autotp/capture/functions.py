@@ -3,8 +3,8 @@
 A kernel behind Python that reads values, or one of a user's own, cannot be traced; a loop over time that can be would make
 the trace hold for one length only. While tracing, such a function is replaced where the model looks it up (a table, or
 the namespace of the model's code) by one that becomes a single node; the program calls the function itself, on the rank's
-slices. And where what a name stands for reads values, but a table has a function that computes the same and can be traced,
-that one is.
+slices. And where what a name stands for reads values, but a table has a function that computes the same and can be
+traced, that one is.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from ..axes.function import FunctionRule, Part
+from ..errors import TraceError
 from .calls import check_shapes
 
 # What is done instead of calling: (name of the operator rule, function, function for the result's shapes, args, kwargs).
@@ -34,12 +35,12 @@ FunctionRules: TypeAlias = Mapping[str, FunctionRule]
 @dataclass(frozen=True)
 class FunctionTable:
     """A table of functions by name. `opaque` says of an entry the name of its operator rule and a function that gives
-    results of the right shapes, or None if it is traced through; `traced` are functions for names that the table does
-    not have."""
+    results of the right shapes, or None if it is traced through; `traced` are, for names that the table does not have, a
+    function to trace and the one that is called otherwise."""
 
     functions: MutableMapping[str, Callable[..., Any]]
     opaque: Callable[[Callable[..., Any]], tuple[str, Callable[..., Any]] | None]
-    traced: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    traced: Mapping[str, tuple[Callable[..., Any], Callable[..., Any]]] = field(default_factory=dict)
 
 
 _tables: list[FunctionTable] = []
@@ -53,17 +54,21 @@ def register_table(table: FunctionTable) -> None:
 
 @contextmanager
 def opaque_functions(call: Call, module: nn.Module, rules: FunctionRules) -> Iterator[None]:
-    """While it lasts, `call` is called in this thread in place of every opaque function: those of every table, and those
-    with a rule that the code of a module knows. One at a time: tables are global."""
-    with _lock:
+    """While it lasts, `call` is called in this thread in place of every opaque function: those of every table, those with a
+    rule that the code of a module knows, and those with a derivative of their own. One at a time: tables are global."""
+    with _lock, _own_derivatives(call):
         replaced = [
             (table.functions, name, function, _replacement(call, function, *own))
             for table in (*_tables, *_namespaces(module, rules))
             for name, function in list(table.functions.items())
             if (own := table.opaque(function)) is not None
         ]
-        added = [(table.functions, *entry) for table in _tables for entry in table.traced.items()]
-        added = [(functions, name, function) for functions, name, function in added if name not in functions]
+        added = [
+            (table.functions, name, _in_this_thread(*pair))
+            for table in _tables
+            for name, pair in table.traced.items()
+            if name not in table.functions
+        ]
         try:
             for functions, name, _, replacement in replaced:
                 functions[name] = replacement
@@ -77,13 +82,24 @@ def opaque_functions(call: Call, module: nn.Module, rules: FunctionRules) -> Ite
                 functions.pop(name, None)
 
 
+def _in_this_thread(function: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    tracing = threading.get_ident()
+
+    def chosen(*args: Any, **kwargs: Any) -> Any:
+        return (function if threading.get_ident() == tracing else otherwise)(*args, **kwargs)
+
+    return chosen
+
+
 def _replacement(call: Call, function: Callable[..., Any], rule: str, fake: Callable[..., Any]) -> Callable[..., Any]:
     tracing = threading.get_ident()
+    # What a partial function holds are arguments like any other: a tensor among them may be cut.
+    partial = function if isinstance(function, functools.partial) else functools.partial(function)
 
     def opaque(*args: Any, **kwargs: Any) -> Any:
         if threading.get_ident() != tracing:
             return function(*args, **kwargs)
-        return call(rule, function, fake, args, kwargs)
+        return call(rule, partial.func, fake, (*partial.args, *args), {**partial.keywords, **kwargs})
 
     return opaque
 
@@ -94,13 +110,44 @@ def _namespaces(module: nn.Module, rules: FunctionRules) -> Sequence[FunctionTab
     def known(function: Any) -> tuple[str, Callable[..., Any]] | None:
         inner = function.func if isinstance(function, functools.partial) else function
         rule = rules.get(inner.__name__) if inspect.isfunction(inner) else None
-        return None if rule is None else (f"function.{inner.__name__}", _Shapes(rule, function))
+        return None if rule is None else (f"function.{inner.__name__}", _Shapes(rule, inner))
 
     if not rules:
         return []
     names = {kind.__module__ for part in module.modules() for kind in type(part).__mro__}
     spaces = [vars(sys.modules[name]) for name in sorted(names) if name in sys.modules]
     return [FunctionTable(space, known) for space in (*spaces, *map(vars, module.modules()))]
+
+
+@contextmanager
+def _own_derivatives(call: Call) -> Iterator[None]:
+    """Let every `torch.autograd.Function` stay opaque: a trace of what it computes would lose its derivative."""
+    tracing, original = threading.get_ident(), torch.autograd.Function.__dict__["apply"]
+
+    def apply(kind: Any, *args: Any, **kwargs: Any) -> Any:
+        function = _function_of(kind, original.__func__)
+        if threading.get_ident() != tracing:
+            return function(*args, **kwargs)
+        return call(f"function.{kind.__name__}", function, function, args, kwargs)
+
+    setattr(torch.autograd.Function, "apply", classmethod(apply))  # noqa: B010
+    try:
+        yield
+    finally:
+        setattr(torch.autograd.Function, "apply", original)  # noqa: B010
+
+
+def _function_of(kind: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
+    """`kind.apply` as a function with the name of the class and the arguments of its `forward`."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return apply(kind, *args, **kwargs)
+
+    parameters = list(inspect.signature(kind.forward).parameters.values())
+    own_context = kind.setup_context is torch.autograd.Function.setup_context
+    run.__name__ = kind.__name__
+    run.__dict__["__signature__"] = inspect.Signature(parameters[1:] if own_context else parameters)
+    return run
 
 
 @dataclass(frozen=True)
@@ -146,6 +193,8 @@ def _fixed(tensor: torch.Tensor) -> torch.Tensor:
 
 def _like(result: torch.Tensor, parts: Sequence[Part], sizes: Mapping[Part, Any], device: torch.device) -> torch.Tensor:
     """A result with the sizes that its letters have in the call, in the order of its strides."""
+    if len(parts) != result.dim():
+        raise TraceError(f"the rule of a function gives a result of {len(parts)} dims where it has {result.dim()}")
     shape = [sizes.get(part, size) for part, size in zip(parts, result.shape, strict=True)]
     order = sorted(range(len(shape)), key=result.stride, reverse=True)
     made = torch.empty([shape[dim] for dim in order], dtype=result.dtype, device=device)

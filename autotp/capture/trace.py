@@ -219,8 +219,12 @@ class _Tracer:
         own = len(self.site.numbers)
         self.handles.varying = dict(zip((read.name for read in self.reads), numbers[own:], strict=True))
         args, kwargs = self.site.rebuild(tensors, numbers[:own], self.stand_ins)
+        before = kept_tensors(self.module)
         with _reparametrize_module(self.module, state):
             result = self.module(*args, **kwargs)
+        if strange := sorted(name for name, known in kept_tensors(self.module).items() if before.get(name) != known):
+            # A program leaves nothing in the module, so the next call would miss it.
+            raise TraceError(f"it keeps a tensor in its attribute {strange[0]} from one call to the next")
         leaves, self.out_spec = pytree.tree_flatten(result, is_leaf=lambda leaf: type(leaf) is StandIn)
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         number = iter(range(len(tensors)))
@@ -273,6 +277,20 @@ class _Tracer:
             if node.op == "get_attr" and node.target in constants:
                 node.meta["val"] = constants[str(node.target)]
         return graph, constants
+
+
+def kept_tensors(module: nn.Module) -> dict[str, tuple[int, ...]]:
+    """The identities of tensors in plain attributes of a module and its parts, neither parameters nor buffers."""
+    return {
+        f"{path}.{name}" if path else name: tuple(map(id, tensors))
+        for path, part in module.named_modules()
+        for name, value in vars(part).items()
+        if not isinstance(value, dict) and (tensors := [v for v in pytree.tree_leaves(value) if _is_tensor(v)])
+    }
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
 
 
 def _become_attribute(graph: torch.fx.Graph, node: torch.fx.Node, name: str) -> None:

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from ..axes.layout import Layout
 from ..runtime.slices import take
-from .boxes import elements
+from .boxes import boxes, elements
 from .stored import fetch
 
 aten = torch.ops.aten
@@ -154,6 +154,8 @@ def read(
     brought into memory now. Everything else gets memory of its own.
     """
     meter = Meter() if meter is None else meter
+    if layouts and _is_joined(lazy):
+        return _joined_part(lazy, layouts, rank, meter)
     value, unread = _evaluate(lazy, lazy.dtype, meter)
     part = take(value, layouts, rank) if layouts else value
     on_map = unread and part.untyped_storage().data_ptr() == value.untyped_storage().data_ptr()
@@ -163,3 +165,53 @@ def read(
     if unread:
         meter.add((elements(layouts, rank) if layouts else value.numel()) * value.itemsize)
     return part.to(lazy.dtype)
+
+
+_COPIES = frozenset({aten.clone, aten.detach, aten.alias, aten._to_copy})
+
+
+def _is_joined(lazy: Lazy) -> bool:
+    """Returns if a tensor is put together from others, as stacked experts are: of each only a part may be wanted."""
+    step = lazy._made_by
+    while isinstance(step, Step) and step.function.overloadpacket in _COPIES:
+        step = step.args[0]._made_by
+    return isinstance(step, Step) and step.function.overloadpacket in (aten.cat, aten.stack)
+
+
+def _joined_part(lazy: Lazy, layouts: Sequence[Layout], rank: int, meter: Meter) -> torch.Tensor:
+    """A rank's part of a tensor that is put together from others: of each only what the part has of it is read."""
+    part = torch.zeros([layout.local_size for layout in layouts], dtype=lazy.dtype)
+    for box in boxes(layouts, rank):
+        box.of(part).copy_(_read_box(lazy, box.whole, box.sizes, meter))
+    return part
+
+
+def _read_box(lazy: Lazy, starts: Sequence[int], sizes: Sequence[int], meter: Meter) -> torch.Tensor:
+    """A box of a lazy tensor."""
+    step = lazy._made_by
+    packet = step.function.overloadpacket if isinstance(step, Step) else None
+    if isinstance(step, Step) and packet in _COPIES:
+        return _read_box(step.args[0], starts, sizes, meter).to(lazy.dtype)
+    if isinstance(step, Step) and packet in (aten.cat, aten.stack):
+        return _read_join(step, starts, sizes, meter)
+    value, unread = _evaluate(lazy, lazy.dtype, meter)
+    part = value[tuple(slice(start, start + size) for start, size in zip(starts, sizes, strict=True))]
+    if unread:
+        meter.add(part.nbytes)
+    return part
+
+
+def _read_join(step: Step, starts: Sequence[int], sizes: Sequence[int], meter: Meter) -> torch.Tensor:
+    """A box of what was joined, from the boxes of what it was joined from."""
+    stacked = step.function.overloadpacket is aten.stack
+    dim = (step.args[1] if len(step.args) > 1 else step.kwargs.get("dim", 0)) % len(starts)
+    parts, offset = [], 0
+    for value in step.args[0]:
+        length = 1 if stacked else value.shape[dim]
+        start, end = max(starts[dim] - offset, 0), min(starts[dim] + sizes[dim] - offset, length)
+        offset += length
+        if start < end:
+            own = ((), ()) if stacked else ((start,), (end - start,))
+            inner = [(*whole[:dim], *mine, *whole[dim + 1 :]) for whole, mine in zip((starts, sizes), own, strict=True)]
+            parts.append(_read_box(value, inner[0], inner[1], meter))
+    return torch.stack(parts, dim) if stacked else torch.cat(parts, dim)

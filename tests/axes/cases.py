@@ -19,10 +19,12 @@ from typing import Any, TypeAlias
 
 import torch
 from torch.nn import functional
+from transformers.models.bloom import modeling_bloom
 from transformers.models.kimi_linear import modeling_kimi_linear
 from transformers.models.mamba import modeling_mamba
 from transformers.models.mamba2 import modeling_mamba2
 from transformers.models.qwen3_next import modeling_qwen3_next
+from transformers.models.recurrent_gemma.modeling_recurrent_gemma import SqrtBoundDerivative
 from transformers.models.rwkv import modeling_rwkv
 from transformers.models.xlstm import modeling_xlstm
 
@@ -593,6 +595,8 @@ def in_any_length(*values: torch.Tensor) -> Any:
 
 
 FUNCTIONS = [
+    Case("function.GeLUFunction", "a b", lambda x: modeling_bloom.GeLUFunction.apply(x), [fraction]),
+    Case("function.SqrtBoundDerivative", "a b", lambda x: SqrtBoundDerivative.apply(x), [positive]),
     *(
         Case(
             "function.causal_conv1d_fn",
@@ -765,7 +769,14 @@ def experts(
     return torch.ops.autotp.grouped_mm(functional.silu(one) * other, down.transpose(1, 2), ends)
 
 
+def counted(x: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
+    """A number of elements is that of the whole value, wherever it is cut."""
+    y = functional.linear(x, up)
+    return functional.linear(y / y.numel(), down) + torch.arange(y.numel()).sum()
+
+
 MODELS = [
+    Case("a number of elements", "b S x, i x, o i", counted),
     Case("gated MLP", "b s x, [i i] x, o i", gated),
     Case(
         "experts",

@@ -184,6 +184,22 @@ def test_a_folder_without_operators_changes_nothing(tmp_path: Path) -> None:
             '[aten]\nmm = { signature = "n k, k m -> n m", attends = "no" }',
             "attends of aten.mm is 'no', which should be true",
         ),
+        ('[function]\nf = "x: a"', "function.f: the signature 'x: a' needs exactly one '->', as in"),
+        (
+            '[function]\nf = "a b -> a b"',
+            "function.f: cannot read 'a b' in the signature 'a b -> a b'; write 'name: b t c'",
+        ),
+        (
+            '[function]\nf = "x: a 2 -> a"',
+            "cannot read 'a 2' in the signature 'x: a 2 -> a'; write letters and '(g r)'",
+        ),
+        ('[function]\nf = "x: a b -> a"', "has no 'b' on its right; a function needs it 'whole'"),
+        ('[function]\nf = { signature = "x: a -> a", zeros = "y" }', "'zeros' names 'y'"),
+        (
+            '[function]\nf = { signature = "x: a -> a", zero = "x" }',
+            "unknown key 'zero' in function.f; did you mean 'zeros'?",
+        ),
+        ('[function]\nf = { signature = "x: a -> a", zero_results = "x" }', "which should be a number of results"),
         ('aten = "mm"', "aten is 'mm', which should be a table such as [aten]"),
         ('[aten]\npointwise = ["add"]', "aten.pointwise is ['add'], which should be a table such as [aten.pointwise]"),
         ('[aten.pointwise]\nother = "add"', "aten.pointwise.other is 'add', which should be a list"),

@@ -6,7 +6,7 @@ Every module here is run on simulated ranks as well, at several sizes, and compa
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 import autotp
-from autotp.api import examples_for
+from autotp.api import examples_for, rule_folders
 from autotp.planner.make import make_plan
 from autotp.planner.plan import Plan
 from autotp.planner.survey import survey
@@ -66,13 +66,13 @@ class Stack(nn.Module):
 class Cut:
     """A model, its plan for some ranks, and the programs that its units needed."""
 
-    def __init__(self, model: nn.Module, example: Any, tp: int = 2) -> None:
+    def __init__(self, model: nn.Module, example: Any, tp: int = 2, rules: Sequence[str] = ()) -> None:
         torch.manual_seed(0)
-        self.model = model.double()
-        found = survey(self.model, examples_for(self.model, example))
+        self.model, folders = model.double(), rule_folders(rules)
+        found = survey(self.model, examples_for(self.model, example), folders)
         self.failures, self.traced = found.failures, found.traced
         self.plan: Plan = make_plan(self.model, found, tp)
-        self.compilers: dict[Any, Compiler] = dict(make_compilers(self.plan, found))
+        self.compilers: dict[Any, Compiler] = dict(make_compilers(self.plan, found, folders))
 
     def programs(self) -> int:
         return sum(len(programs) for compiler in self.compilers.values() for programs in compiler.programs.values())

@@ -79,7 +79,10 @@ def test_only_what_a_rank_keeps_is_counted_as_read() -> None:
     assert heard == counts
     meter = Meter()
     read(torch.cat([value, value]), [parse_layout("12/2@1"), parse_layout("8")], 0, meter)
-    assert meter.count == 2 * 6 * 8 * 4  # joined before it is cut, so all of it was read
+    assert meter.count == 6 * 8 * 4  # the second is not in the part
+    meter = Meter()
+    read(torch.stack([value, value]), [parse_layout("2"), parse_layout("6"), parse_layout("8/2@1")], 0, meter)
+    assert meter.count == 2 * 6 * 4 * 4  # half of each
 
 
 def test_what_computes_is_computed_at_once() -> None:

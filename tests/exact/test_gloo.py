@@ -17,7 +17,7 @@ from autotp.checkpoint.full import state_of
 from autotp.huggingface.models import build_model
 from autotp.runtime.launch import run_ranks
 from autotp.verify import Float64, planned_collectives
-from tests.families import FAMILIES
+from tests.families import FAMILIES, MIXTURES
 
 EXAMPLES = ("nano_gpt", "mlp_classifier", "two_towers")
 
@@ -68,7 +68,7 @@ def model_and_inputs(name: str) -> tuple[nn.Module, tuple[torch.Tensor, ...], di
     if name in EXAMPLES:
         model, args = importlib.import_module(f"examples.{name}").build()
         return model.double(), tuple(a.double() if a.is_floating_point() else a for a in args), {}
-    model = build_model(FAMILIES[name].config(), meta=False).double().eval()
+    model = build_model((FAMILIES | MIXTURES)[name].config(), meta=False).double().eval()
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.2)
     if name == "vit":
@@ -88,7 +88,7 @@ def difference(found: torch.Tensor | None, true: torch.Tensor, largest: float) -
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_families_on_real_ranks(size: int) -> None:
-    names = [*FAMILIES, *EXAMPLES]
+    names = [*FAMILIES, "qwen2_moe", "gpt_oss", *EXAMPLES]
     everywhere = run_ranks(compare_families, size, names, limit_s=600)
     assert all([outcome.name for outcome in outcomes] == names for outcomes in everywhere)
     for outcome in (outcome for outcomes in everywhere for outcome in outcomes):

@@ -38,7 +38,7 @@ class _Worker:
         self.process.start()
         there.close()
         self.task: Task | None = None
-        self.since = 0.0
+        self.since, self.ended = 0.0, False
 
     def give(self, task: Task) -> None:
         self.task, self.since = task, time.monotonic()
@@ -89,7 +89,8 @@ def _ready(pool: Sequence[_Worker]) -> Iterator[Record]:
         try:
             record = worker.connection.recv()
         except EOFError:
-            continue  # the process has ended, which `_lost` finds
+            worker.ended = True
+            continue
         _advance(worker)
         yield record
 
@@ -103,8 +104,10 @@ def _advance(worker: _Worker) -> None:
 
 def _lost(worker: _Worker) -> Record | None:
     """The record of a family that took too long or ended its process."""
-    if worker.task is None or worker.connection.poll():
+    if worker.task is None or (worker.connection.poll() and not worker.ended):
         return None
+    if worker.ended:
+        worker.process.join()
     kind, tp, seconds = worker.task.kind, worker.task.sizes[0], round(time.monotonic() - worker.since, 2)
     code = worker.process.exitcode
     if code == -signal.SIGPROF or (code is None and seconds > WAIT * worker.limit_s):
