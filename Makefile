@@ -7,7 +7,7 @@ INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv lint test demo bench-planning bench-inference bench-gpu bench-load bench-steps
+.PHONY: help venv lint test demo bench-planning bench-inference bench-gpu bench-load bench-steps bench-train
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,3 +47,6 @@ bench-load: $(INSTALLED) ## memory, bytes and time of loading 1.5 GB on 4 ranks 
 
 bench-steps: $(INSTALLED) ## 200 AdamW steps of six families in float64 at three sizes, beside the dense ones
 	PYTHONPATH=. $(BIN)/python benchmarks/steps.py
+
+bench-train: $(INSTALLED) ## time a training step on two ranks, and what a rank holds, beside a split by hand
+	$(BIN)/python benchmarks/train.py
