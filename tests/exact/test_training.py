@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -129,8 +131,9 @@ def test_norms_and_clipping_are_those_of_the_dense_model(name: str, tp: int) -> 
 
 def test_a_scaler_skips_a_step_on_all_ranks() -> None:
     def run(ranks: Ranks) -> tuple[list[float], float]:
-        parameter = nn.Parameter(torch.ones(2))
-        watch({"it": parameter}, "it", (Leaf(4, Cut((Factor(2, 1),), 4)),), ranks)
+        owner = nn.Linear(1, 2)
+        parameter = nn.init.ones_(owner.bias)
+        watch(owner, "bias", (Leaf(4, Cut((Factor(2, 1),), 4)),), ranks)
         optimizer, scaler = torch.optim.SGD([parameter], 1.0), torch.amp.GradScaler("cpu", init_scale=8.0)
         scaler.scale((parameter * (float("inf") if ranks.rank else 1.0)).sum()).backward()
         scaler.step(optimizer)
@@ -282,10 +285,21 @@ def test_frozen_parameters_cost_no_backward_collective() -> None:
                 assert all((own[n] is None) == (p.grad is None) for n, p in dense.named_parameters())
 
 
+def test_a_model_that_nobody_has_any_more_is_freed() -> None:
+    def run(model: Any, ranks: Ranks) -> list[Any]:
+        backward(model)
+        return [weakref.ref(model.lm_head), weakref.ref(model.lm_head.weight)]
+
+    found = subject("llama").on_ranks(2, run)
+    gc.collect()
+    assert [ref() for refs in found for ref in refs] == [None] * 4
+
+
 def test_a_copy_is_a_model_of_its_own() -> None:
     def run(model: Any, ranks: Ranks) -> Any:
         backward(model)
         twin = copy.deepcopy(model)
+        assert twin.generate.__self__ is twin
         with torch.no_grad():
             for mine, theirs in zip(twin.parameters(), model.parameters(), strict=True):
                 mine.lerp_(theirs * 3, 0.5)
