@@ -194,7 +194,7 @@ def planned_collectives(plan: Plan) -> dict[str, int]:
 
 
 def _dense(model: nn.Module) -> nn.Module:
-    """A float64 copy on the CPU in eval mode, with random weights where there are none."""
+    """A float64 copy on the CPU in eval mode, with random weights where there are none; nothing is frozen, as in a plan."""
     if any(tensor.is_meta for tensor in model.parameters()):
         model = (
             models.build_model(model.config, meta=False)
@@ -203,7 +203,7 @@ def _dense(model: nn.Module) -> nn.Module:
         )
         for parameter in model.parameters():
             nn.init.normal_(parameter, std=0.2)
-    return copy.deepcopy(model).to("cpu", torch.float64).eval()
+    return copy.deepcopy(model).to("cpu", torch.float64).requires_grad_().eval()
 
 
 def _widened(example: Example) -> Example:

@@ -25,7 +25,7 @@ class WholeForward:
         try:
             for name, layouts in self.layouts.items():
                 if torch.is_grad_enabled():
-                    watch(self.module._parameters, name, layouts, self.ranks)
+                    watch(self.module, name, layouts, self.ranks)
                 self.module._parameters[name] = self._whole(held[name], layouts)  # type: ignore[assignment]
             return type(self.module).forward(self.module, *args, **kwargs)
         finally:

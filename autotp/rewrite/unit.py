@@ -146,16 +146,16 @@ class UnitForward:
         return copied
 
     @functools.cached_property
-    def cut(self) -> list[tuple[dict[str, Any], str, tuple[Layout, ...]]]:
-        """Where the module keeps each parameter that is cut: the owner's table, the name in it; and how it is cut."""
+    def cut(self) -> list[tuple[nn.Module, str, tuple[Layout, ...]]]:
+        """The owner of each parameter that is cut, its name there, and how it is cut."""
         places = [(*name.rpartition(".")[::2], layouts) for name, layouts in self.compiler.layouts.items()]
-        return [(self.module.get_submodule(path)._parameters, name, layouts) for path, name, layouts in places]
+        return [(self.module.get_submodule(path), name, layouts) for path, name, layouts in places]
 
     def watch_gradients(self) -> None:
         """Let the gradients of this backward say what they are a part of. The parameters may be others at every call."""
         if torch.is_grad_enabled():
-            for table, name, layouts in self.cut:
-                watch(table, name, layouts, self.ranks)
+            for owner, name, layouts in self.cut:
+                watch(owner, name, layouts, self.ranks)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_dynamo_compiling():

@@ -7,10 +7,12 @@ counts once, so every rank sees the dense model's. `torch._foreach_norm` takes a
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 from torch.distributed._functional_collectives import all_reduce
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
@@ -77,21 +79,21 @@ def _with_norms(func: Any, args: Any, kwargs: Any) -> Any:
 _foreach_supported_types.append(CutGradient)
 
 
-def watch(table: Mapping[str, Any], name: str, layouts: Sequence[Layout], ranks: Ranks) -> None:
-    """Let gradients that a backward leaves on the parameter at a place in a module say what they are a part of."""
-    parameter = table.get(name)
+def watch(owner: nn.Module, name: str, layouts: Sequence[Layout], ranks: Ranks) -> None:
+    """Let gradients that a backward leaves on a parameter of a module say what they are a part of."""
+    parameter = owner._parameters.get(name)
     if parameter is None or not (parameter.requires_grad and parameter.is_leaf):
         return
     hooks = parameter._post_accumulate_grad_hooks
     if hooks is None or not any(isinstance(hook, _Mark) for hook in hooks.values()):
-        parameter.register_post_accumulate_grad_hook(_Mark(table, name, layouts, ranks))
+        parameter.register_post_accumulate_grad_hook(_Mark(owner, name, layouts, ranks))
 
 
 class _Mark:
-    """What runs when a gradient has been accumulated."""
+    """What runs when a gradient has been accumulated. A hook that held the module would keep it alive for ever."""
 
-    def __init__(self, table: Mapping[str, Any], name: str, layouts: Sequence[Layout], ranks: Ranks) -> None:
-        self.table, self.name, self.layouts, self.ranks = table, name, layouts, ranks
+    def __init__(self, owner: nn.Module, name: str, layouts: Sequence[Layout], ranks: Ranks) -> None:
+        self.owner, self.name, self.layouts, self.ranks = weakref.ref(owner), name, layouts, ranks
 
     def __call__(self, parameter: torch.Tensor) -> None:
         if type(parameter.grad) is torch.Tensor:
@@ -100,7 +102,8 @@ class _Mark:
             torch.autograd.Variable._execution_engine.queue_callback(self._mark_shard)
 
     def _mark_shard(self) -> None:
-        parameter = self.table.get(self.name)
+        owner = self.owner()
+        parameter = None if owner is None else owner._parameters.get(self.name)
         if parameter is not None and type(parameter.grad) is DTensor:
             parameter.grad = CutShard.of_shard(parameter.grad, self.layouts, self.ranks)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -25,7 +27,7 @@ from autotp.rewrite.apply import apply_plan, make_compilers
 from autotp.runtime.gradient import watch
 from autotp.runtime.ranks import CollectiveLog, Ranks
 from autotp.runtime.simulate import simulate
-from autotp.verify import Float64
+from autotp.verify import Float64, Verifier
 from tests.families import FAMILIES
 
 
@@ -129,8 +131,9 @@ def test_norms_and_clipping_are_those_of_the_dense_model(name: str, tp: int) -> 
 
 def test_a_scaler_skips_a_step_on_all_ranks() -> None:
     def run(ranks: Ranks) -> tuple[list[float], float]:
-        parameter = nn.Parameter(torch.ones(2))
-        watch({"it": parameter}, "it", (Leaf(4, Cut((Factor(2, 1),), 4)),), ranks)
+        owner = nn.Linear(1, 2)
+        parameter = nn.init.ones_(owner.bias)
+        watch(owner, "bias", (Leaf(4, Cut((Factor(2, 1),), 4)),), ranks)
         optimizer, scaler = torch.optim.SGD([parameter], 1.0), torch.amp.GradScaler("cpu", init_scale=8.0)
         scaler.scale((parameter * (float("inf") if ranks.rank else 1.0)).sum()).backward()
         scaler.step(optimizer)
@@ -282,10 +285,21 @@ def test_frozen_parameters_cost_no_backward_collective() -> None:
                 assert all((own[n] is None) == (p.grad is None) for n, p in dense.named_parameters())
 
 
+def test_a_model_that_nobody_has_any_more_is_freed() -> None:
+    def run(model: Any, ranks: Ranks) -> list[Any]:
+        backward(model)
+        return [weakref.ref(model.lm_head), weakref.ref(model.lm_head.weight)]
+
+    found = subject("llama").on_ranks(2, run)
+    gc.collect()
+    assert [ref() for refs in found for ref in refs] == [None] * 4
+
+
 def test_a_copy_is_a_model_of_its_own() -> None:
     def run(model: Any, ranks: Ranks) -> Any:
         backward(model)
         twin = copy.deepcopy(model)
+        assert twin.generate.__self__ is twin
         with torch.no_grad():
             for mine, theirs in zip(twin.parameters(), model.parameters(), strict=True):
                 mine.lerp_(theirs * 3, 0.5)
@@ -306,3 +320,43 @@ def test_a_copy_is_a_model_of_its_own() -> None:
         assert close(state, dense.state_dict())
         assert close(own, gradients(dense))
         assert torch.allclose(found, norm, rtol=1e-12)
+
+
+class Adapted(nn.Module):
+    """A frozen linear layer and a low-rank correction that is trained."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        self.down = nn.Linear(base.in_features, 4, bias=False)
+        self.up = nn.Linear(4, base.out_features, bias=False)
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        return self.base(value) + self.up(self.down(value)) * 2.0
+
+
+def test_low_rank_adapters_are_cut_with_what_they_correct() -> None:
+    torch.manual_seed(0)
+    model: Any = build_model(FAMILIES["llama"].config(), meta=False).requires_grad_(False)
+    for layer in model.model.layers:
+        for owner, name in ((layer.self_attn, "q_proj"), (layer.self_attn, "o_proj"), (layer.mlp, "gate_proj")):
+            setattr(owner, name, Adapted(getattr(owner, name)))
+    verifier = Verifier(model)
+    block = verifier.plan(2).unit_of("model.layers.0")
+    assert block is not None
+    placed = {p.name.removeprefix("self_attn."): p.placement for p in block.parameters}
+    assert [placed[n] for n in ("q_proj.base.weight", "q_proj.up.weight")] == ["column", "column"]
+    assert [placed[n] for n in ("o_proj.base.weight", "o_proj.down.weight")] == ["row", "row"]
+    assert {placed[n] for n in ("q_proj.down.weight", "o_proj.up.weight")} == {"replicated"}
+    assert verifier.verify(2).ok
+
+    dense = copy.deepcopy(model).double()
+    backward(dense)
+
+    def run(parallel: Any, ranks: Ranks) -> Any:
+        backward(parallel)
+        return autotp.full_gradients(parallel)
+
+    for own in Subject(verifier.dense, verifier.found).on_ranks(2, run, copy.deepcopy(model).double()):
+        assert close(own, gradients(dense))
+        assert all((own[n] is None) == (p.grad is None) for n, p in dense.named_parameters())
