@@ -184,4 +184,6 @@ _MASKS = (frozenset({-2}), frozenset({-1}), frozenset({-2, -1}))
 
 
 def _masked(shape: tuple[int, ...], mask: frozenset[int]) -> tuple[int | None, ...]:
-    return tuple(None if i == 0 or i - len(shape) in mask else size for i, size in enumerate(shape))
+    """The sizes that count, of a tensor that may be a fake one itself."""
+    sizes = (size if isinstance(size, int) else int(size.node.hint) for size in shape)
+    return tuple(None if i == 0 or i - len(shape) in mask else size for i, size in enumerate(sizes))

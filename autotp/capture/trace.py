@@ -34,6 +34,7 @@ from .handles import (
     handle_number,
     release,
 )
+from .memory import part_from_inputs
 from .normalise import normalise
 from .opaque import Position, Widths, operator_value
 from .replace import Inputs, Replacement, check_later
@@ -97,12 +98,21 @@ def trace(
 
     Raises TraceError, with the reason, for what cannot be captured.
     """
-    try:
-        tracer = _Tracer(module, unit, site, varying, widths or Widths(), functions or {})
+
+    def run(numbers_vary: bool) -> Traced:
+        tracer = _Tracer(module, unit, site, varying, widths or Widths(), functions or {}, numbers_vary)
         try:
             return replace(tracer.run(), unread=unread)
         finally:
             release(tracer.handles)
+
+    try:
+        try:
+            return run(numbers_vary=True)
+        except TypeError as error:
+            if "unhashable type" not in str(error):
+                raise
+            return run(numbers_vary=False)  # a number is looked up in a table: the trace holds for that number only
     except TraceError:
         raise
     except Exception as error:
@@ -119,6 +129,7 @@ class _Tracer:
         varying: VaryingDims,
         widths: Widths,
         functions: FunctionRules,
+        numbers_vary: bool,
     ) -> None:
         device = next((t.device for t in site.tensors if t.device.type != "meta"), None)
         self.site, self.symbols = site, Symbols(device)
@@ -135,7 +146,7 @@ class _Tracer:
             for i, (path, tensor) in enumerate(zip(site.paths("tensor"), site.tensors, strict=True))
         ]
         self.numbers = [
-            self.symbols.number(i, number, varying.of_number(path))
+            self.symbols.number(i, number, numbers_vary and varying.of_number(path))
             for i, (path, number) in enumerate(zip(site.paths("number"), site.numbers, strict=True))
         ]
         self.reads = self._varying_reads(varying, values)
@@ -199,6 +210,7 @@ class _Tracer:
         guards = self.symbols.guards()
         graph, constants = self._graph(traced, names)
         normalise(graph, constants)
+        part_from_inputs(graph)
         return Traced(
             graph=graph,
             site=self.site,

@@ -38,6 +38,6 @@ def marked_proposals(graph: torch.fx.Graph, typing: Typing, rule: ChainRule) -> 
         parameters = tuple(
             str(operand.target) for operand in typing.facts[source].operands if operand.meta.get("parameter")
         )
-        if len(axes) == 1 and not axes[0].pins:
+        if parameters and len(axes) == 1 and not axes[0].pins:
             proposals.append(Proposal(rule, marker.name, axes, parameters))
     return proposals

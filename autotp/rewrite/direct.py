@@ -1,7 +1,9 @@
 """Pass: operators are called through torch's own bindings, in the code that runs.
 
 Calling an overload of an operator from Python costs nearly twice what the binding of the same operator does. Legal because
-a binding in this table takes the overload's arguments as they stand, and finds the same overload by them.
+a binding in this table takes the overload's arguments as they stand, and finds the same overload by them. A view becomes a
+reshape, which is one wherever there is one: a kernel may lay out the result of fewer heads in an order that has none. Where
+somebody writes into the memory it stays a view.
 """
 
 from __future__ import annotations
@@ -46,9 +48,12 @@ BINDINGS: dict[Any, Callable[..., Any]] = {
 
 def directly(graph: torch.fx.Graph) -> torch.fx.Graph:
     """A copy of a graph for the code: the same operators, called the cheapest way."""
-    made = torch.fx.Graph()
-    made.output(made.graph_copy(graph, {}))
+    made, copies = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
+    made.output(made.graph_copy(graph, copies))
+    written = {copies[shared] for node in graph.nodes for shared in node.meta.get("writes", ()) if shared in copies}
     for node in made.nodes:
-        if node.op == "call_function":
+        if node.target is aten.view.default and node not in written:
+            node.target = torch.reshape
+        elif node.op == "call_function":
             node.target = BINDINGS.get(node.target, node.target)
     return made

@@ -45,7 +45,9 @@ class _CutLoss(torch.autograd.Function):
             part -= scale * (ctx.smoothing / ctx.vocabulary)
         if part.shape[1]:
             part.scatter_add_(1, place, -(1 - ctx.smoothing) * scale * here.unsqueeze(1))
-        return torch.nn.functional.pad(part, (0, ctx.width - part.shape[1])), *[None] * 6
+        if part.shape[1] < ctx.width:
+            part = torch.nn.functional.pad(part, (0, ctx.width - part.shape[1]))
+        return part, None, None, None, None, None, None
 
 
 def cut_cross_entropy(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from autotp.api import examples_for
 from autotp.huggingface.models import build_model
 from autotp.planner.make import make_plan
 from autotp.planner.survey import survey
-from tests.capture.test_trace import HIDDEN, INNER, Block, Cut, Stack, leaf, values
+from autotp.rewrite.apply import apply_plan
+from autotp.runtime.simulate import simulate
+from tests.capture.test_trace import HIDDEN, INNER, MLP, Block, Cut, Stack, leaf, values, weights
 
 
 class Steeper(torch.autograd.Function):
@@ -134,6 +137,71 @@ def test_a_block_that_keeps_a_tensor_stays_as_it_is() -> None:
     assert cut.failures["blocks.0"] == f"{reason}"
     assert not any("down" in name for name in cut.cut())
     cut.assert_same(lambda model: [model(values(2, length, HIDDEN)) for length in (3, 5)])
+
+
+FACTORS = {5: 2.0, 7: 3.0, 9: -1.0}
+
+
+class LooksUp(Block):
+    """Its argument is a key of a table."""
+
+    def forward(self, x: torch.Tensor, key: int) -> torch.Tensor:  # type: ignore[override]
+        return super().forward(x) * FACTORS[key]
+
+
+class AsksTwice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([LooksUp()])
+
+    def forward(self, x: torch.Tensor, keys: tuple[int, ...]) -> torch.Tensor:
+        for key in keys:
+            x = self.blocks[0](x, key)
+        return x
+
+
+def test_a_number_that_is_looked_up_has_a_program_of_its_own() -> None:
+    cut = Cut(AsksTwice(), (leaf(2, 3, HIDDEN), (5,)))
+    cut.assert_same(lambda model: [model(leaf(2, 3, HIDDEN), (5, 7, 9, 7))])
+    assert cut.cut() == weights(1, *MLP)
+
+
+class HandsOn(Block):
+    """It reads a state that all blocks share, and writes its own part of it: the width of its inside."""
+
+    def forward(self, x: torch.Tensor, state: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        inner = self.up(x).relu() * (1 + state[:, None, :, self.index])
+        state[:, :, self.index] = inner[:, -1]
+        return x + self.down(inner)
+
+
+class HandsDown(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(HandsOn(i) for i in range(2))
+
+    def forward(self, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        for block in self.blocks:
+            x = block(x, state)
+        return x, state
+
+
+@pytest.mark.parametrize("tp", [2, 5])
+def test_a_state_that_blocks_are_given_and_write_into_is_whole(tp: int) -> None:
+    """Each rank reads its part of it, and what it writes there is collected: the caller and all ranks see the same."""
+    cut = Cut(HandsDown(), (values(2, 3, HIDDEN), values(2, INNER, 2, seed=1)), tp=tp)
+    assert cut.cut() >= {"blocks.0.up.weight", "blocks.1.down.weight"}
+
+    def twice(model: nn.Module) -> list[torch.Tensor]:
+        state = values(2, INNER, 2, seed=1)
+        with torch.no_grad():
+            results = [model(values(2, 3, HIDDEN, seed=seed), state)[0] for seed in (2, 3)]
+        return [*results, state]
+
+    whole = twice(cut.model)
+    for own in simulate(tp, lambda ranks: twice(apply_plan(copy.deepcopy(cut.model), cut.plan, ranks, cut.compilers))):
+        for found, true in zip(own, whole, strict=True):
+            torch.testing.assert_close(found, true, rtol=1e-12, atol=1e-12)
 
 
 class Rescaled(Stack):

@@ -74,3 +74,14 @@ def test_the_graph_itself_is_left_alone() -> None:
     assert [node.target for node in graph.nodes] == before
     assert torch.mul in targets  # and what the table does not know is called as it was
     assert any(target in before and "sort" in str(target) for target in targets)
+
+
+def test_a_view_takes_any_order_of_memory_unless_somebody_writes_there() -> None:
+    graph = make_fx(lambda a: torch.ops.aten.view(a, [12, 6]))(A).graph
+    (view,) = [node for node in graph.nodes if node.target is aten.view.default]
+    other = A.transpose(0, 1).contiguous().transpose(0, 1)
+    run = torch.fx.GraphModule(torch.nn.Module(), directly(graph))
+    assert torch.equal(run(other), A.view(12, 6))
+    view.meta["writes"] = (view,)
+    with pytest.raises(RuntimeError, match="view size is not compatible"):
+        torch.fx.GraphModule(torch.nn.Module(), directly(graph))(other)

@@ -1,0 +1,38 @@
+"""Memory of a call's inputs that a unit writes into: it stays whole, whatever is cut.
+
+The caller reads such a tensor (a state that is handed from block to block) after the call, and so do other ranks. So what
+is written there is collected from all ranks, and what is read there is whole: markers part both from the values inside.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ..axes.operators.collect import collect
+
+
+def part_from_inputs(graph: torch.fx.Graph) -> None:
+    """Put a marker between the memory of inputs that are written and everything else that is read or written."""
+    for writer in [node for node in graph.nodes if "writes" in node.meta]:
+        shared = [node for node in writer.meta["writes"] if not node._erased]
+        if not any(node.op == "placeholder" for node in shared):
+            continue
+        for source in [source for source in writer.all_input_nodes if source not in shared]:
+            _mark(graph, source, writer)
+        for node in shared:
+            for user in [user for user in node.users if user not in shared and _reads(user)]:
+                _mark(graph, node, user)
+
+
+def _reads(user: torch.fx.Node) -> bool:
+    return user.op == "call_function" and user.target is not collect and "writes" not in user.meta
+
+
+def _mark(graph: torch.fx.Graph, value: torch.fx.Node, user: torch.fx.Node) -> None:
+    held = value.meta.get("val")
+    if not isinstance(held, torch.Tensor) or held.dim() == 0 or value.target is collect:
+        return
+    with graph.inserting_before(user):
+        marker = graph.call_function(collect, (value,))
+    marker.meta = {"val": held}
+    user.replace_input_with(value, marker)
