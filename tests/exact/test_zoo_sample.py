@@ -12,7 +12,7 @@ from tests.zoo.measure import measure
 # a forward that looks at values, numbers and shapes as arguments, layers that are chosen by name.
 SAMPLE = {
     "big_bird": 4,
-    "biogpt": 2,
+    "bitnet": 3,
     "blt": 2,
     "ctrl": 4,
     "doge": 4,
