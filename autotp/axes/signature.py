@@ -50,7 +50,10 @@ class Signature:
 
 
 def parse_signature(text: str, whole: str = "", *, attends: bool = False, zero_to_zero: bool = False) -> Signature:
-    """Read a signature; `zero_to_zero`: results are zero where all operands are. Raises RuleError with the group it cannot read or the letter it does not know."""
+    """Read a signature; with `zero_to_zero` results are zero where all operands are.
+
+    Raises RuleError with the group it cannot read or the letter it does not know.
+    """
     if text.count("->") != 1:
         raise RuleError(f"the signature {text!r} needs exactly one '->', as in '... i, o i, o? -> ... o'")
     left, right = text.split("->")
