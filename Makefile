@@ -7,7 +7,7 @@ INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv lint test demo bench-planning bench-inference bench-gpu bench-load bench-steps bench-train
+.PHONY: help venv lint test demo bench-planning bench-inference bench-gpu bench-load bench-steps bench-train zoo
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,3 +50,6 @@ bench-steps: $(INSTALLED) ## 200 AdamW steps of six families in float64 at three
 
 bench-train: $(INSTALLED) ## time a training step on two ranks, and what a rank holds, beside a split by hand
 	$(BIN)/python benchmarks/train.py
+
+zoo: $(INSTALLED) ## cut every family of transformers, compare, write docs/COVERAGE.md; some: make zoo ARGS="--only gpt2 --tp 2,3"
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m tests.zoo --coverage docs/COVERAGE.md $(ARGS)

@@ -96,7 +96,8 @@ CLASSES: Mapping[str, Rule] = {
     "singular": SINGULAR,
     "other": Pointwise(),
 }
-SIGNATURE_KEYS = frozenset({"signature", "whole", "attends"})
+FLAGS = frozenset({"attends", "zero_to_zero"})
+SIGNATURE_KEYS = frozenset({"signature", "whole", *FLAGS})
 _TEXT = (str, "text such as 'x: b t c, A: c -> b t c'")
 FUNCTION_KEYS: Mapping[str, tuple[type, str]] = {
     **dict.fromkeys(("signature", "whole", "zeros", "writes", "unused"), _TEXT),
@@ -205,10 +206,11 @@ def function_rules(folders: tuple[Path, ...] = ()) -> dict[str, FunctionRule]:
 def _read_signature(path: Path, name: str, entry: Any) -> Rule:
     options = _options(path, name, entry, SIGNATURE_KEYS, "... i, o i, o? -> ... o")
     for key, value in options.items():
-        kind, words = (bool, "true or false") if key == "attends" else (str, "text such as '... i, o i, o? -> ... o'")
+        kind, words = (bool, "true or false") if key in FLAGS else (str, "text such as '... i, o i, o? -> ... o'")
         _expect(path, f"{key} of {name}", value, kind, words)
     try:
-        return parse_signature(options["signature"], options.get("whole", ""), attends=options.get("attends", False))
+        flags = {key: options[key] for key in FLAGS & options.keys()}
+        return parse_signature(options["signature"], options.get("whole", ""), **flags)
     except RuleError as error:
         raise RuleError(f"{path}: {name}: {error}") from error
 

@@ -36,6 +36,7 @@ class Signature:
     results: tuple[Group, ...]
     whole: frozenset[str]
     attends: bool = False
+    zero_to_zero: bool = False
 
     @property
     def contracted(self) -> frozenset[str]:
@@ -48,8 +49,11 @@ class Signature:
         return _Application(self, call).fact()
 
 
-def parse_signature(text: str, whole: str = "", *, attends: bool = False) -> Signature:
-    """Read a signature. Raises RuleError with the group it cannot read or the letter it does not know."""
+def parse_signature(text: str, whole: str = "", *, attends: bool = False, zero_to_zero: bool = False) -> Signature:
+    """Read a signature; with `zero_to_zero` results are zero where all operands are.
+
+    Raises RuleError with the group it cannot read or the letter it does not know.
+    """
     if text.count("->") != 1:
         raise RuleError(f"the signature {text!r} needs exactly one '->', as in '... i, o i, o? -> ... o'")
     left, right = text.split("->")
@@ -61,7 +65,7 @@ def parse_signature(text: str, whole: str = "", *, attends: bool = False) -> Sig
             raise RuleError(f"'whole' names {letter!r}, which the signature {text!r} does not have")
     if any(group.optional for group in results):
         raise RuleError(f"a result of the signature {text!r} cannot be optional")
-    return Signature(operands, results, frozenset(whole.split()), attends)
+    return Signature(operands, results, frozenset(whole.split()), attends, zero_to_zero)
 
 
 def _group(part: str, text: str) -> Group:
@@ -95,7 +99,7 @@ class _Application:
             *outputs,
             contracts=contracted,
             linear=[[i] for i in factors] if not added else (),
-            zeros=[[i, *added] for i in factors],
+            zeros=[range(len(operands))] if self.signature.zero_to_zero else [[i, *added] for i in factors],
             attends=self.signature.attends,
         )
 

@@ -17,10 +17,13 @@ ROOT = Path(__file__).parents[2]
 
 def main() -> None:
     options = _options()
-    known = _read(options.results) if options.resume else {}
+    known = _read(options.results)
+    tasks = _tasks(options, known if options.resume else {})
+    for task in tasks:
+        for tp in task.sizes:
+            known.pop((task.kind.name, task.kind.head, tp), None)
     options.results.parent.mkdir(parents=True, exist_ok=True)
     options.results.write_text("".join(_line(record) for record in known.values()), encoding="utf-8")
-    tasks = _tasks(options, known)
     start = time.monotonic()
     with options.results.open("a", encoding="utf-8") as results:
         for record in run(tasks, options.workers, options.limit):
@@ -40,7 +43,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--tp", type=lambda text: tuple(map(int, text.split(","))), default=(2, 3, 4))
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--limit", type=float, default=120, help="seconds that one family may take at one size")
-    parser.add_argument("--resume", action="store_true", help="keep what the results already hold")
+    parser.add_argument("--resume", action="store_true", help="measure only what the results do not hold")
     parser.add_argument("--results", type=Path, default=ROOT / ".zoo" / "results.jsonl")
     parser.add_argument("--coverage", type=Path, help="where to write the table of all families")
     return parser.parse_args()

@@ -1,0 +1,43 @@
+"""Families that differ in how they attend, join or are called: a sample of `make zoo` on simulated ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.zoo.coverage import is_cut
+from tests.zoo.kinds import CAUSAL, Kind
+from tests.zoo.measure import measure
+
+# Family -> ranks. Each has something the others have not: sinks, cross attention, experts, scans, parts of heads in a cache,
+# a forward that looks at values, numbers and shapes as arguments, layers that are chosen by name.
+SAMPLE = {
+    "big_bird": 4,
+    "bitnet": 3,
+    "blt": 2,
+    "ctrl": 4,
+    "doge": 4,
+    "falcon_mamba": 2,
+    "gpt_bigcode": 4,
+    "gpt_oss": 2,
+    "minimax_m2": 4,
+    "mixtral": 4,
+    "mllama": 2,
+    "moshi": 4,
+    "nanochat": 4,
+    "olmoe": 2,
+    "openai-gpt": 4,
+    "persimmon": 4,
+    "roformer": 2,
+    "trocr": 2,
+    "whisper": 4,
+    "xlm": 4,
+    "xlm-roberta-xl": 4,
+    "xmod": 2,
+}
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_family_is_right_and_cut(name: str) -> None:
+    (record,) = measure(Kind(name, CAUSAL), (SAMPLE[name],))
+    assert is_cut(record), record
+    assert record.tokens == "equal" or "dense model does not write" in record.tokens
