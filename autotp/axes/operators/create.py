@@ -23,11 +23,18 @@ def read(call: Call) -> Fact:
     return call.fact(*outputs, creates=[term for dims in outputs for term in dims])
 
 
+def keep(call: Call) -> Fact:
+    """A value that is put into an opaque object and stays there: this rank's slice of it, if it is cut."""
+    return call.fact()
+
+
 # Operators that make one value everywhere, of the shape their argument `size` gives.
 OF_SIZE = tuple(f"aten.{new}{fill}" for new in ("", "new_") for fill in ("zeros", "ones", "full", "empty"))
 
 RULES = {
     "opaque.read": read,
+    "opaque.__setattr__": keep,
+    "opaque.__setitem__": keep,
     **dict.fromkeys((*OF_SIZE, "aten.scalar_tensor"), constant),
     **dict.fromkeys(("aten.arange", "aten.eye", "aten.linspace"), enumerated),
 }
