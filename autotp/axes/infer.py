@@ -26,7 +26,7 @@ def infer(graph: torch.fx.Graph, rules: Mapping[str, Rule]) -> Typing:
         if node.op in ("placeholder", "get_attr"):
             if isinstance(value, torch.Tensor):
                 facts[node] = Fact((tuple(axis(sizes(size)) for size in value.shape),))
-        elif node.op == "call_function" and (_has_tensor(value) or "opaque" in node.meta):
+        elif node.op == "call_function" and (_has_tensor(value) or _keeps_tensors(node, facts)):
             call = Call(node, facts, sizes)
             rule = unruled if "writes" in node.meta else rule_for(call, rules)
             if rule is unruled:
@@ -38,6 +38,11 @@ def infer(graph: torch.fx.Graph, rules: Mapping[str, Rule]) -> Typing:
             for dims in facts[shared].outputs:
                 call.pin(dims, "it writes into memory that other values share")
     return Typing(facts, missing)
+
+
+def _keeps_tensors(node: torch.fx.Node, facts: Mapping[torch.fx.Node, Fact]) -> bool:
+    """Returns if an opaque object is given tensors here, whatever it gives back."""
+    return "opaque" in node.meta and any(operand in facts for operand in node.all_input_nodes)
 
 
 def _has_tensor(value: object) -> bool:
