@@ -7,7 +7,7 @@ INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv lint test demo bench-planning bench-inference bench-gpu bench-load bench-steps bench-train zoo
+.PHONY: help venv lint test demo bench-planning bench-inference bench-gpu bench-load bench-steps bench-train zoo sweep
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ lint: $(INSTALLED) ## ruff (rules and format) and mypy
 
 test: lint ## lint, then all tests
 	$(BIN)/python -m pytest -q -n auto --dist loadfile
+
+sweep: $(INSTALLED) ## every family on real ranks, of which `make test` runs a sample
+	$(BIN)/python -m pytest -q -n auto tests/exact/test_gloo.py tests/exact/test_writing.py --sweep
 
 demo: $(INSTALLED) ## cut a real model over two local ranks and compare it with the whole one
 	$(BIN)/autotp demo

@@ -17,3 +17,13 @@ torch.set_num_threads(1)
 @pytest.fixture(scope="session", autouse=True)
 def _own_plans(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["AUTOTP_CACHE"] = str(tmp_path_factory.mktemp("plans"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--sweep", action="store_true", help="every family on real ranks, not those that differ most")
+
+
+@pytest.fixture
+def sweep(request: pytest.FixtureRequest) -> bool:
+    """Whether every family is run on real ranks."""
+    return bool(request.config.getoption("--sweep"))

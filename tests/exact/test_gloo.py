@@ -1,4 +1,7 @@
-"""Real ranks: every family on 2 and on 4 gloo processes, equal to the dense model and at the planned collectives."""
+"""Real ranks: families on 2 and on 4 gloo processes, equal to the dense model and at the planned collectives.
+
+`make test` runs those in which most differs, `make sweep` all; the simulator (test_families.py) runs all at every size.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,9 @@ from autotp.verify import Float64, planned_collectives
 from tests.families import FAMILIES, MIXTURES
 
 EXAMPLES = ("nano_gpt", "mlp_classifier", "two_towers")
+ALL = (*FAMILIES, "qwen2_moe", "gpt_oss", *EXAMPLES)
+# Fewer heads than ranks, fused and tied, parallel with one head, low-rank, full-width norms, an encoder, experts.
+SAMPLE = ("llama", "phi3", "gpt2", "falcon_multi_query", "deepseek_v2", "olmo2", "bert", "gpt_oss", "two_towers")
 
 
 @dataclass(frozen=True)
@@ -87,8 +93,8 @@ def difference(found: torch.Tensor | None, true: torch.Tensor, largest: float) -
 
 
 @pytest.mark.parametrize("size", [2, 4])
-def test_families_on_real_ranks(size: int) -> None:
-    names = [*FAMILIES, "qwen2_moe", "gpt_oss", *EXAMPLES]
+def test_families_on_real_ranks(size: int, sweep: bool) -> None:
+    names = list(ALL if sweep else SAMPLE)
     everywhere = run_ranks(compare_families, size, names, limit_s=600)
     assert all([outcome.name for outcome in outcomes] == names for outcomes in everywhere)
     for outcome in (outcome for outcomes in everywhere for outcome in outcomes):
