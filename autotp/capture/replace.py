@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from ..errors import TraceError
 from .calls import call_opaque, check_opaque, read_differentiable, read_number
 from .functions import OpaqueFunction, argument_names
 from .handles import OpaqueCall, handle_path, pending_call
@@ -101,9 +102,20 @@ class Replacement:
 
     def _path(self, path: Path) -> Any:
         def step(leaf: Any) -> Any:
+            if isinstance(leaf, torch.SymInt):
+                return self._size(leaf)
             return self.inputs.positions[leaf.number] if isinstance(leaf, Position) else leaf
 
         return pytree.tree_map(step, path, is_leaf=lambda leaf: isinstance(leaf, Position))
+
+    def _size(self, size: torch.SymInt) -> torch.fx.Node:
+        """A symbolic size that is passed to a method: read off the input that has it."""
+        for node in [node for node in self.graph.nodes if node.op == "placeholder"]:
+            value = node.meta.get("val")
+            for dim, own in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+                if str(own) == str(size):
+                    return self.graph.call_function(torch.ops.aten.sym_size.int, (node, dim))
+        raise TraceError(f"a method of an object is given the size {size}, which no input has")
 
     def _shapes(self) -> tuple[tuple[int | None, ...], ...]:
         return tuple(tuple(map(_constant, value.shape)) for value in self.node.meta["val"])
