@@ -18,6 +18,7 @@ from .huggingface import models
 from .huggingface.checkpointing import keep_checkpointing
 from .huggingface.generation import keep_in_step
 from .huggingface.losses import reading_of_logits
+from .huggingface.recording import refuse_recordings
 from .planner import cost
 from .planner.cost import DEFAULT_HARDWARE, Workload
 from .planner.make import make_plan
@@ -161,9 +162,10 @@ def parallelize(
 
 def join_ranks(model: nn.Module, ranks: Ranks) -> None:
     """What a parallel model's own methods need to know of its ranks: `generate`, `state_dict`, `load_state_dict`,
-    `gradient_checkpointing_enable`; and one state of random numbers."""
+    `gradient_checkpointing_enable`; what it cannot record; and one state of random numbers."""
     if models.can_generate(model):
         keep_in_step(model, ranks)
+    refuse_recordings(model)
     keep_checkpointing(model)
     ranks.share_random_state()  # dropout of what is whole draws the same on all ranks
     attach(model)
