@@ -122,7 +122,7 @@ def test_outlines_have_no_cycles_and_keep_what_matters_apart(family: str) -> Non
 class AloneRanks(Ranks):
     """One rank whose collectives give values of the right shapes."""
 
-    def _all_reduce(self, value: torch.Tensor, factors: Factors) -> torch.Tensor:
+    def _all_reduce(self, value: torch.Tensor, factors: Factors, op: str) -> torch.Tensor:
         return value
 
     def _all_gather(self, value: torch.Tensor, factors: Factors) -> list[torch.Tensor]:
