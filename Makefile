@@ -4,6 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+SWEPT := tests/exact/test_gloo.py tests/exact/test_writing.py tests/axes/test_operator_rules.py tests/checkpoint/test_resume.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -28,10 +29,10 @@ lint: $(INSTALLED) ## ruff (rules and format) and mypy
 	$(BIN)/mypy autotp
 
 test: lint ## lint, then all tests
-	$(BIN)/python -m pytest -q -n auto --dist loadfile
+	$(BIN)/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder
 
-sweep: $(INSTALLED) ## every family on real ranks, of which `make test` runs a sample
-	$(BIN)/python -m pytest -q -n auto tests/exact/test_gloo.py tests/exact/test_writing.py --sweep
+sweep: $(INSTALLED) ## what `make test` runs a sample of: every family on real ranks, more random cases, more killed runs
+	$(BIN)/python -m pytest -q -n auto --sweep $(SWEPT)
 
 demo: $(INSTALLED) ## cut a real model over two local ranks and compare it with the whole one
 	$(BIN)/autotp demo

@@ -20,10 +20,16 @@ def _own_plans(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--sweep", action="store_true", help="every family on real ranks, not those that differ most")
+    parser.addoption("--sweep", action="store_true", help="every family on real ranks, and more random cases")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first: at the end, no worker waits for another that has just begun one."""
+    first = ("tests/axes", "tests/exact", "tests/checkpoint", "tests/cli")
+    items.sort(key=lambda item: not item.nodeid.startswith(first))
 
 
 @pytest.fixture
 def sweep(request: pytest.FixtureRequest) -> bool:
-    """Whether every family is run on real ranks."""
+    """Whether everything is run, and not what differs most."""
     return bool(request.config.getoption("--sweep"))

@@ -141,6 +141,8 @@ def _function_of(kind: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
     """`kind.apply` as a function with the name of the class and the arguments of its `forward`."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():  # it knows the method of a class, and not what is behind it
+            return kind.apply(*args, **kwargs)
         return apply(kind, *args, **kwargs)
 
     parameters = list(inspect.signature(kind.forward).parameters.values())

@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from autotp.axes.operators import CODE
 from autotp.axes.rules import operator_rules
-from tests.axes.cases import MODELS, OPERATORS, PARTS, Case, numbers
+from tests.axes.cases import MODELS, OPERATORS, PARTS, Case, Subject, numbers
 from tests.axes.prover import Proof, capture, check_claims, is_differentiable, prove, prove_partial
 
 CASES = [*OPERATORS, *MODELS]
@@ -51,9 +51,12 @@ def test_every_row_is_an_operator() -> None:
 
 
 @each_case
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_cut_operator_is_the_whole_one(case: Case, seed: int) -> None:
-    subject = case.subject(seed)
+def test_a_cut_operator_is_the_whole_one(case: Case, sweep: bool) -> None:
+    for seed in range(4 if sweep else 1):
+        assert_whole(case, case.subject(seed))
+
+
+def assert_whole(case: Case, subject: Subject) -> None:
     proof = prove(subject.function, subject.operands, sums_together=case.joined)
     assert case in MODELS or case.name in proof.captured.operators
     for i, wanted in enumerate(subject.wanted):
