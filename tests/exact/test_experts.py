@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 
 import pytest
@@ -153,8 +154,11 @@ def test_experts_that_are_modules_share_one_sum(tp: int) -> None:
 
 def test_experts_that_the_data_choose_stay_whole_with_the_reason() -> None:
     model = Stack(OnlyChosen)
-    plan = autotp.plan(model, 2, example=(X,))
+    plan = autotp.plan(
+        copy.deepcopy(model).to("meta"), 2, example=(X,)
+    )  # with weights, the experts that are chosen are known
     autotp.verify(model, 2, plan=plan, example=(X,)).raise_for_failure()
+    autotp.verify(model, 2, example=(X,)).raise_for_failure()
     whole = [parameter for parameter in plan.outside if "experts" in parameter.name]
     assert len(whole) == 2 * 3 * 6
     assert all("data" in parameter.reason.lower() for parameter in whole)
