@@ -125,7 +125,9 @@ def make_contestants(dense: nn.Module, folder: str) -> list[Contestant]:
     group = host_group(state_of(ours).ranks)
     if group is not None:
         shared = split(
-            copy.deepcopy(dense), reduce=group.all_reduce, gather=lambda v: torch.cat([*group.all_gather(v)], -1)
+            copy.deepcopy(dense),
+            reduce=lambda v: group.all_reduce(v),  # looked up at every call, so that the clock can be put around it
+            gather=lambda v: torch.cat([*group.all_gather(v)], -1),
         )
     return [
         Contestant(DENSE, dense, alone=True),
