@@ -14,6 +14,7 @@ the ranks r with equal r // (size * stride) and equal r % stride form one group.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
@@ -232,6 +233,7 @@ def local_indices(layout: Layout, rank: int) -> list[int]:
 _TOKEN = re.compile(r"\s*(?:(\d+)(?:>(\d+))?(/\d+@\d+(?:,\d+@\d+)*)?|([()\[\]·*+]))")
 
 
+@functools.lru_cache(maxsize=4096)
 def parse_layout(text: str) -> Layout:
     """Read a layout from its text. Raises PlanError with the position of what it cannot read."""
     position = 0
