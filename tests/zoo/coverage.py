@@ -12,9 +12,9 @@ CUT = 0.75  # of the parameters a rank may hold, embeddings included, for a fami
 TITLES = {CAUSAL: "Causal language models", BASE: "Base models of encoders, vision, audio and several modalities"}
 HEAD = """# Coverage
 
-Every model type of transformers {version}, tiny and with random weights, cut over simulated ranks in float64 and compared with
+Model types of transformers {version}, tiny and with random weights, cut over simulated ranks in float64 and compared with
 the dense model: outputs, every gradient, greedy tokens. Written by `make zoo`. A family counts as **cut** if a rank holds at
-most three quarters of its parameters, embeddings included.
+most three quarters of its parameters, embeddings included. A cell is empty, and a family is absent, where nothing was measured.
 """
 
 
