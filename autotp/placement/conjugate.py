@@ -131,19 +131,20 @@ def _place_in_order(
 
 
 def seconds_of(typed: TypedGraph, flow: Flow, backward: Backward, price: Price) -> float:
-    """The price of all sums of gradients but those of parts of parameters."""
+    """The price of all sums of gradients but those of parts of parameters; the same on every rank, whatever their order."""
 
     def ranks(over: Iterable[Factor]) -> int:
         return math.prod(factor.size for factor in over)
 
-    total = 0.0
-    for enter in backward.enters:
-        total += price("all_reduce", enter.node, ranks(enter.over), local_share(typed, flow, enter.node))
+    prices = [
+        price("all_reduce", enter.node, ranks(enter.over), local_share(typed, flow, enter.node))
+        for enter in backward.enters
+    ]
     for scatter in backward.scatters:
         gathered = flow.varies(typed.facts[scatter.node].operands[0])
         kind = "reduce_scatter" if scatter.over == gathered else "all_reduce"
-        total += price(kind, scatter.node, ranks(scatter.over), 1.0)
-    return total
+        prices.append(price(kind, scatter.node, ranks(scatter.over), 1.0))
+    return math.fsum(prices)
 
 
 def local_share(typed: TypedGraph, flow: Flow, node: torch.fx.Node) -> float:

@@ -84,9 +84,9 @@ def _single(products: frozenset[str]) -> list[frozenset[str]]:
 
 
 def _seconds(placement: Placement, price: Price) -> float:
-    """The price of all sums of a placement."""
+    """The price of all sums of a placement. Ranks must choose alike, so it may not depend on the order of sets."""
     flow, typed = placement.flow, placement.typed
-    forward = sum(
+    forward = math.fsum(
         price("all_reduce", node, math.prod(factor.size for factor in over), local_share(typed, flow, node))
         for node, over in flow.reduces().items()
     )
