@@ -27,7 +27,7 @@ from .planner.make import make_plan
 from .planner.plan import Plan
 from .planner.survey import Example, Survey, survey
 from .report.diff import GraphDiff, make_diff
-from .rewrite.again import apply_again, dense_structure, held_layouts, is_changed
+from .rewrite.again import apply_again, dense_structure, held_layouts, is_changed, values_added
 from .rewrite.apply import ATTRIBUTE, apply_plan, check_plan, make_compilers
 from .runtime.ranks import ProcessRanks, Ranks
 
@@ -179,6 +179,7 @@ def parallelize_again(model: nn.Module, example: Any, folders: tuple[Path, ...])
     machine = cost.hardware(state.plan.hardware, folders)
     plan = extend_plan(state.plan, dense, found, held_layouts(model), machine)
     state.ranks.check_agreement(plan.to_json(), "plans")
+    state.ranks.check_agreement(values_added(model), "adapters")
     leave_checkpointing(model)
     apply_again(model, dense, plan, make_compilers(plan, found, folders))
     keep_checkpointing(model)

@@ -23,6 +23,16 @@ def is_changed(model: nn.Module) -> bool:
     return state.modules != module_paths(model)
 
 
+def values_added(model: nn.Module) -> str:
+    """A text that is equal where the parameters are that nothing cuts yet, in modules that were not there before."""
+    before, held = frozenset(model.__dict__[ATTRIBUTE].modules), held_layouts(model)
+    return "\n".join(
+        f"{name} {float(parameter.detach().double().sum())!r}"
+        for name, parameter in model.named_parameters()
+        if name not in held and name.rpartition(".")[0] not in before and not parameter.is_meta
+    )
+
+
 def held_layouts(model: nn.Module) -> dict[str, tuple[Layout, ...]]:
     """How the parameters that are cut already are cut, by the names they have now."""
     return {name: held.layouts for name, held in held_in(model)}
