@@ -85,22 +85,24 @@ class ParallelTrainer(Trainer):
 
     @contextmanager
     def _defer_fsdp_gradient_reduction(self) -> Iterator[None]:
-        self.model.set_requires_gradient_sync(False)
+        model: Any = self.model
+        model.set_requires_gradient_sync(False)
         try:
             yield
         finally:
-            self.model.set_requires_gradient_sync(True)
+            model.set_requires_gradient_sync(True)
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         """Every rank takes part in writing the model; the first one writes what else there is."""
-        folder = output_dir or self.args.output_dir
-        save_pretrained(self.model, folder)
+        model: Any = self.model
+        folder = str(output_dir or self.args.output_dir)
+        save_pretrained(model, folder)
         if self.args.should_save:
-            self.model.__dict__["save_pretrained"] = lambda *args, **kwargs: None  # done
+            model.__dict__["save_pretrained"] = lambda *args, **kwargs: None  # done
             try:
                 super()._save(folder, state_dict)
             finally:
-                del self.model.__dict__["save_pretrained"]
+                del model.__dict__["save_pretrained"]
 
 
 def _check(model: Any, ranks: Ranks) -> None:

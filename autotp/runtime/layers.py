@@ -6,7 +6,6 @@ class is one of both kinds: whoever asks is told that a linear layer is one, of 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 import torch
@@ -66,9 +65,14 @@ class ParallelLayer(nn.Module):
         return f"local={held}, weight=[{layouts}], rank={self.ranks.rank} of {self.ranks.size}"
 
 
-@functools.cache
+_made: dict[tuple[type, type], type[ParallelLayer]] = {}
+
+
 def _both(kind: type[ParallelLayer], dense: type[nn.Module]) -> type[ParallelLayer]:
-    return type(kind.__name__, (kind, dense), {"__module__": kind.__module__})
+    """The class of what is both, always the same one."""
+    if (kind, dense) not in _made:
+        _made[kind, dense] = type(kind.__name__, (kind, dense), {"__module__": kind.__module__})
+    return _made[kind, dense]
 
 
 class ColumnParallelLinear(ParallelLayer):
