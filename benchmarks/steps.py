@@ -127,7 +127,7 @@ class Steps:
 
     def regrouped(self, seed: int, groups: int) -> float:
         """The largest relative difference of a loss in a dense run that takes its sums in another order."""
-        with Regrouped(seed, groups):
+        with self.precision(), Regrouped(seed, groups):
             return self.gap(self.train(copy.deepcopy(self.model)))
 
     def gap(self, losses: torch.Tensor) -> float:

@@ -112,14 +112,15 @@ def draw(found: Mapping[str, Sequence[float]], picture: Path) -> None:
     from matplotlib import pyplot
 
     figure, (above, below) = pyplot.subplots(2, 1, sharex=True, figsize=(7, 5.5), height_ratios=(2, 1))
-    looks = {"linewidth": 6, "color": "0.8"}, {"linewidth": 2}, {"linewidth": 1.5, "linestyle": "--", "color": "black"}
+    looks = {"linewidth": 6, "color": "0.8"}, {"linewidth": 2, "color": "C0"}, {"linestyle": "--", "color": "black"}
     for (name, losses), look in zip(found.items(), looks, strict=True):
         above.plot(losses, label=name, **look)
         if name != "dense":
-            below.semilogy([value or float("nan") for value in gap(losses, found["dense"])], label=name, **look)
+            below.plot(gap(losses, found["dense"]), ".", color=look["color"])
     above.set_ylabel("loss, nats a token")
     above.legend()
     below.set_ylabel("relative difference")
+    below.set_ylim(bottom=0)
     below.set_xlabel("step")
     figure.tight_layout()
     figure.savefig(picture, dpi=110)
