@@ -85,7 +85,8 @@ def flow(
     in `early` read is reduced before them.
 
     A product of a partial sum with a factor that wants a gradient stays partial if its name is in `delayed`: the factor's
-    gradient is then summed over the ranks. The names of all such products are noted in `products`.
+    gradient is then summed over the ranks. So does a result that is larger than the partial sum, which may meet another
+    one. The names of all such nodes are noted in `products`.
     Raises UnsoundPlanError, naming node and operator, where padding would be summed as if it were data.
     """
     state = Flow(cuts, gradient=needs_gradient(typed), written=typed.written(), early=early, delayed=delayed)
@@ -126,9 +127,6 @@ def _carry(typed: TypedGraph, state: Flow, node: torch.fx.Node, held: frozenset[
     arriving: frozenset[Factor] = frozenset().union(*(state.partial[operand] for operand in fact.operands))
     groups = {factor: _summands(typed, state, node, factor) for factor in arriving - factors_in(held, state.cuts)}
     carried = frozenset(factor for factor, group in groups.items() if group and _may_wait(state, node, fact, group))
-    grows = size_of(node) > max((size_of(operand) for operand in fact.operands if state.partial[operand]), default=0)
-    if grows or node in state.early:
-        carried = frozenset()
     for i, operand in enumerate(fact.operands):
         reduce = state.partial[operand] - carried
         once = frozenset(factor for factor in carried - state.partial[operand] if i in groups[factor])
@@ -155,8 +153,12 @@ def _is_multiplied(typed: TypedGraph, node: torch.fx.Node) -> bool:
 
 
 def _may_wait(state: Flow, node: torch.fx.Node, fact: Fact, group: frozenset[int]) -> bool:
-    """Returns if the sum may come after a node; where another factor of a product wants a gradient, if it is to."""
-    if any(i not in group and operand in state.gradient for i, operand in enumerate(fact.operands)):
+    """Returns if the sum may come after a node; where another factor of a product wants a gradient, or the result is larger
+    than what is summed, if it is to."""
+    if node in state.early:
+        return False
+    grows = size_of(node) > max(size_of(operand) for operand in fact.operands if state.partial[operand])
+    if grows or any(i not in group and operand in state.gradient for i, operand in enumerate(fact.operands)):
         state.products.add(node.name)
         return node.name in state.delayed
     return True
