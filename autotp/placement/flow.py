@@ -212,11 +212,19 @@ def _may_wait(state: Flow, node: torch.fx.Node, fact: Fact, group: frozenset[int
     than what is summed, if it is to."""
     if node in state.early:
         return False
-    grows = size_of(node) > max(size_of(operand) for operand in fact.operands if state.summands(node, operand))
-    if grows or any(i not in group and operand in state.gradient for i, operand in enumerate(fact.operands)):
+    if _grows(state, node, fact) or any(
+        i not in group and operand in state.gradient for i, operand in enumerate(fact.operands)
+    ):
         state.products.add(node.name)
         return node.name in state.delayed
     return True
+
+
+def _grows(state: Flow, node: torch.fx.Node, fact: Fact) -> bool:
+    """Returns if a result is larger than the partial sums, and than all that they could be added to."""
+    partial = {i for i, operand in enumerate(fact.operands) if state.summands(node, operand)}
+    together = partial.union(*(group for group in fact.linear if partial <= group))
+    return size_of(node) > max(size_of(fact.operands[i]) for i in together)
 
 
 def _check_disjoint(typed: TypedGraph, state: Flow, node: torch.fx.Node) -> None:

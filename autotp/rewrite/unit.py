@@ -37,7 +37,6 @@ from .dynamo import call_in_dynamo
 from .layers import parallel_layers
 from .opaque import slices_given
 
-
 MSG_CHANGED = (
     "modules within {path} were added, taken out or replaced since the model was made parallel; call"
     " autotp.parallelize(model) again, so that they are cut with the rest, and make the optimizer after that"
