@@ -98,7 +98,9 @@ def place(
         tensors, layouts = opened().tensors, state_of(model).layouts
         if opened().plan is not None:
             tensors, layouts = part_of_rank(opened(), ranks.rank), {}
-        return str(fill(model, tensors, layouts, ranks, device or ranks.device, opened().nbytes).bytes_read)
+        looked_at = sum(tensor.nbytes for tensor in opened().computed_from.values())
+        where = device or ranks.device
+        return str(fill(model, tensors, layouts, ranks, where, opened().nbytes, looked_at).bytes_read)
 
     read_by = [int(text) for text in share(ranks, LOAD, read)]
     if ranks.rank == 0:

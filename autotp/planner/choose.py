@@ -2,24 +2,27 @@
 
 The problem: every chain is either left whole or spread over the ranks in one of finitely many ways. Among all
 combinations the one with the fewest parameter elements per rank is taken (memory is why a model is cut at all), and
-among those of equal memory the one whose collectives cost the least. `combinations` lists them in order of memory,
-`_best` weighs the ties, `Weigher.seconds` is the cost. The enumeration is complete, so the choice is exact.
+among those of equal memory the one whose collectives, and the waiting for the busiest rank, cost the least. `combinations`
+lists them in order of memory, `_best` weighs the ties, `Weigher.seconds` and `waiting` are the cost. The enumeration is
+complete, so the choice is exact; only of very many chains are those alike (a list of experts) left whole or spread alike.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from ..axes.facts import Typing
-from ..axes.layout import Cut, Cuts, layout_of, parts_of
+from ..axes.layout import Cut, Cuts, factors_of, layout_of, parts_of
 from ..axes.term import Axis, Term
 from ..chains.match import NearMiss, Proposal
 from ..errors import UnsoundPlanError
 from ..placement.place import Placement, place
+from .balance import waiting
 from .mesh import refine, spreads
 from .weigh import Weigher
 
@@ -84,15 +87,42 @@ def choose(problem: UnitProblem, ranks: int, weigher: Weigher) -> Choice:
 def combinations(problem: UnitProblem, ranks: int) -> list[tuple[int, dict[Axis, Cut]]]:
     """Every combination of options that nests, with its memory, in order of memory."""
     found: dict[frozenset[tuple[Axis, int, int]], tuple[int, dict[Axis, Cut]]] = {}
-    for combination in itertools.product(*(list(_options(proposal, ranks)) for proposal in problem.proposals)):
+    for combination in _combined(problem.proposals, [list(_options(p, ranks)) for p in problem.proposals]):
         cuts = refine(combination, ranks)
-        if cuts is None:
+        if cuts is None or _cuts_twice(problem, cuts):
             continue
         # The same parts of the same axes in another order of the ranks move the same bytes.
         key = frozenset((axis, parts_of(cut.over), cut.padded) for axis, cut in cuts.items())
         if key not in found:
             found[key] = (local_elements(problem, cuts), cuts)
     return sorted(found.values(), key=lambda pair: pair[0])
+
+
+# More combinations than this are not all tried.
+_MOST_COMBINATIONS = 4096
+
+
+def _combined(
+    proposals: Sequence[Proposal], options: Sequence[list[dict[Axis, Cut]]]
+) -> Iterator[tuple[dict[Axis, Cut], ...]]:
+    """One option for each proposal, in every way; the same for all proposals alike if that were too many."""
+    keys = [(p.rule.name, tuple(axis.size for axis in p.axes)) for p in proposals]
+    if math.prod(map(len, options)) <= _MOST_COMBINATIONS:
+        yield from itertools.product(*options)
+        return
+    counts = {key: len(own) for key, own in zip(keys, options, strict=True)}
+    for numbers in itertools.product(*map(range, counts.values())):
+        chosen = dict(zip(counts, numbers, strict=True))
+        yield tuple(own[chosen[key]] for key, own in zip(keys, options, strict=True))
+
+
+def _cuts_twice(problem: UnitProblem, cuts: Cuts) -> bool:
+    """Returns if two chains cut one parameter over the same ranks, along different dims: it is one or the other."""
+    for dims in problem.parameters().values():
+        over = [factors_of(layout_of(term, cuts)) for term in dims]
+        if sum(map(len, over)) > len(frozenset().union(*over)):
+            return True
+    return False
 
 
 def _options(proposal: Proposal, ranks: int) -> Iterator[dict[Axis, Cut]]:
@@ -120,5 +150,6 @@ def _best(
         except UnsoundPlanError as error:
             refused.append(str(error))
             continue
-        choices.append(Choice(cuts, placement, elements, weigher.seconds(placement), tuple(refused)))
+        seconds = weigher.seconds(placement) + waiting(placement, weigher)
+        choices.append(Choice(cuts, placement, elements, seconds, tuple(refused)))
     return min(choices, key=lambda choice: choice.seconds, default=None)

@@ -9,6 +9,7 @@ from ..axes.layout import Cut, layout_of
 from ..axes.term import Axis, Product, Sum, Term, resolve
 from ..errors import UnsoundPlanError, UsageError, nearest
 from ..placement.place import place
+from .balance import waiting
 from .choose import UnitProblem, combinations
 from .cost import Hardware, Workload
 from .plan import ParameterPlan, Plan
@@ -30,8 +31,8 @@ class DimWhy:
 class Alternative:
     """Another way to hold the parameter, with the best of everything else in its unit beside it.
 
-    `elements` are the unit's parameters on a rank, `bytes` and `seconds` those of its collectives in one step; `refused` is
-    the reason if it cannot be done.
+    `elements` are the unit's parameters on a rank, `bytes` and `seconds` those of its collectives in one step, the time that
+    ranks wait for the busiest included; `refused` is the reason if it cannot be done.
     """
 
     layouts: tuple[str, ...]
@@ -118,7 +119,8 @@ class _Explainer:
                 refused = refused or str(error)
                 continue
             collectives = list(self.weigher.collectives(placement))
-            seconds, sent = sum(c.seconds for c in collectives), sum(c.bytes for c in collectives)
+            sent = sum(c.bytes for c in collectives)
+            seconds = sum(c.seconds for c in collectives) + waiting(placement, self.weigher)
             if best is None or seconds < best.seconds:
                 best = Alternative(layouts, elements, sent, seconds, chosen)
         return best or Alternative(layouts, candidates[0][0], 0.0, 0.0, chosen, refused)

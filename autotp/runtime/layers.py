@@ -13,6 +13,7 @@ from torch import nn
 
 from ..axes.layout import Layout, is_padded, ordered
 from .collectives import gather, lookup, reduce
+from .products import linear
 from .ranks import Ranks
 from .slices import keep_padding_zero
 
@@ -79,7 +80,7 @@ class ColumnParallelLinear(ParallelLayer):
     """Holds some of the outputs; the input is whole, the output this rank's slice."""
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
-        return nn.functional.linear(value, self.weight_as_out_in(), self.local("bias"))
+        return linear(value, self.weight_as_out_in(), self.local("bias"))
 
 
 class RowParallelLinear(ParallelLayer):
@@ -89,7 +90,7 @@ class RowParallelLinear(ParallelLayer):
     """
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
-        return nn.functional.linear(value, self.weight_as_out_in())
+        return linear(value, self.weight_as_out_in())
 
 
 class VocabParallelEmbedding(ParallelLayer):

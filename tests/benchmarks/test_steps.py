@@ -17,8 +17,5 @@ def test_every_step_is_that_of_the_dense_model(name: str) -> None:
     assert found.padding == 0.0
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2"])
-def test_dense_runs_that_sum_in_another_order_differ_by_rounding_alone(name: str) -> None:
-    gaps = [Steps(name, 3).regrouped(seed, 3) for seed in range(2)]
-    assert max(gaps) < 1e-12
-    assert len(set(gaps)) == 2 or max(gaps) > 0
+def test_a_dense_run_that_sums_in_another_order_differs_by_rounding_alone() -> None:
+    assert 0 < Steps("gpt2", 8).regrouped(0, 3) < 1e-12
