@@ -20,6 +20,7 @@ from .huggingface.checkpointing import keep_checkpointing, leave_checkpointing
 from .huggingface.generation import keep_in_step
 from .huggingface.losses import reading_of_logits
 from .huggingface.recording import refuse_recordings
+from .misuse import refuse_misuse
 from .planner import cost
 from .planner.cost import DEFAULT_HARDWARE, Workload
 from .planner.extend import extend_plan
@@ -192,6 +193,7 @@ def join_ranks(model: nn.Module, ranks: Ranks) -> None:
     if models.can_generate(model):
         keep_in_step(model, ranks)
     refuse_recordings(model)
+    refuse_misuse(model, ranks)
     keep_checkpointing(model)
     say_whole_sizes(model)
     ranks.share_random_state()  # dropout of what is whole draws the same on all ranks

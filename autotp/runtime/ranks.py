@@ -109,7 +109,7 @@ class Ranks:
         mine = torch.tensor([number], device=self.device)
         numbers = self._all_gather(mine, (Factor(self.size, 1),)) if self.size > 1 else []
         if any(int(other) != number for other in numbers):
-            raise PlacementError(f"the ranks made different {what}; they need equal models, inputs and versions")
+            raise PlacementError(f"the ranks have different {what}; they need equal models, inputs and versions")
 
     def prepare(self, over: Iterable[Factors], device: torch.device) -> None:
         """Make what collectives over these factors need on a device. All ranks call it together, with the same factors."""
