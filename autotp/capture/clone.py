@@ -45,9 +45,9 @@ def clone(
 
 
 def bare(module: nn.Module) -> nn.Module:
-    """A shallow copy of one module without its hooks and without an instance-level `forward`."""
+    """A copy of one module without its hooks and without an instance-level `forward`; what it keeps in a dict is its own."""
     twin = module.__class__.__new__(module.__class__)
-    twin.__dict__ = copy.copy(module.__dict__)
+    twin.__dict__ = {n: copy.copy(value) if type(value) is dict else value for n, value in module.__dict__.items()}
     twin.__dict__.pop("forward", None)
     for name in _HOOKS:
         twin.__dict__[name] = OrderedDict()

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 import torch
 
 from ..axes.facts import Typing
-from ..axes.layout import Cut, Cuts, layout_of, parts_of
+from ..axes.layout import Cut
 from ..axes.term import Axis, Term
 from ..chains.match import NearMiss, Proposal
 from ..errors import UnsoundPlanError
 from ..placement.place import Placement, place
-from .mesh import refine, spreads
+from .combinations import combinations
 from .weigh import Weigher
 
 
@@ -48,6 +48,10 @@ class UnitProblem:
             if node.op == "get_attr" and node.meta.get("parameter")
         }
 
+    def combinations(self, ranks: int) -> Iterator[tuple[int, dict[Axis, Cut]]]:
+        """Every combination of cuts that nests, with the parameter elements it leaves on a rank, in order of these."""
+        return combinations(self.proposals, list(self.parameters().values()), ranks)
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -60,50 +64,14 @@ class Choice:
     refused: tuple[str, ...] = field(default=())
 
 
-def local_elements(problem: UnitProblem, cuts: Cuts) -> int:
-    """Parameter elements of a unit on one rank."""
-    total = 0
-    for dims in problem.parameters().values():
-        elements = 1
-        for term in dims:
-            elements *= layout_of(term, cuts).local_size
-        total += elements
-    return total
-
-
 def choose(problem: UnitProblem, ranks: int, weigher: Weigher) -> Choice:
     """The best combination: least memory, then least time."""
     refused: list[str] = []
-    for elements, group in itertools.groupby(combinations(problem, ranks), key=lambda pair: pair[0]):
+    for elements, group in itertools.groupby(problem.combinations(ranks), key=lambda pair: pair[0]):
         best = _best(problem, [cuts for _, cuts in group], elements, weigher, refused)
         if best is not None:
             return best
     raise AssertionError("the empty combination is always possible")
-
-
-def combinations(problem: UnitProblem, ranks: int) -> list[tuple[int, dict[Axis, Cut]]]:
-    """Every combination of options that nests, with its memory, in order of memory."""
-    found: dict[frozenset[tuple[Axis, int, int]], tuple[int, dict[Axis, Cut]]] = {}
-    for combination in itertools.product(*(list(_options(proposal, ranks)) for proposal in problem.proposals)):
-        cuts = refine(combination, ranks)
-        if cuts is None:
-            continue
-        # The same parts of the same axes in another order of the ranks move the same bytes.
-        key = frozenset((axis, parts_of(cut.over), cut.padded) for axis, cut in cuts.items())
-        if key not in found:
-            found[key] = (local_elements(problem, cuts), cuts)
-    return sorted(found.values(), key=lambda pair: pair[0])
-
-
-def _options(proposal: Proposal, ranks: int) -> Iterator[dict[Axis, Cut]]:
-    seen = set()
-    for spread in spreads(proposal.axes, ranks):
-        cuts = spread.cuts()
-        key = tuple(sorted((axis.id, cut.over) for axis, cut in cuts.items()))
-        if key not in seen:
-            seen.add(key)
-            yield cuts
-    yield {}
 
 
 def _best(

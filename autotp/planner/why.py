@@ -9,7 +9,7 @@ from ..axes.layout import Cut, layout_of
 from ..axes.term import Axis, Product, Sum, Term, resolve
 from ..errors import UnsoundPlanError, UsageError, nearest
 from ..placement.place import place
-from .choose import UnitProblem, combinations
+from .choose import UnitProblem
 from .cost import Hardware, Workload
 from .plan import ParameterPlan, Plan
 from .survey import Survey
@@ -96,7 +96,7 @@ class _Explainer:
         """Every way to cut the parameter, in order of memory: the best combination that has it."""
         terms = self.problem.parameters()[parameter.name]
         groups: dict[tuple[str, ...], list[tuple[int, dict[Axis, Cut]]]] = {}
-        for elements, cuts in combinations(self.problem, self.ranks):
+        for elements, cuts in self.problem.combinations(self.ranks):
             key = tuple(str(layout_of(term, cuts)) for term in terms)
             groups.setdefault(key, []).append((elements, cuts))
         for layouts, candidates in groups.items():
