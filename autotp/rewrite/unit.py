@@ -149,9 +149,13 @@ class Compiler:
         """Note that calls of this kind have no program. Raises the error where that does not leave them right: if a plan
         is sound for no call at all, or if objects in the call may hold slices."""
         with self.lock:
-            if (site.handles and self.gives_slices) or (isinstance(error, UnsoundPlanError) and not self._is_sound()):
+            if self.holds_slices(site) or (isinstance(error, UnsoundPlanError) and not self._is_sound()):
                 raise error
             self.refused[site.key] = str(error)
+
+    def holds_slices(self, site: CallSite) -> bool:
+        """Returns if objects in a call may hold a rank's slices, which a whole run would take for whole."""
+        return bool(site.handles) and self.gives_slices
 
     def _is_sound(self) -> bool:
         """Returns if the plan holds for the call that it was made from, or for another one."""
@@ -199,8 +203,19 @@ class UnitForward:
                 watch(owner, name, layouts, self.ranks)
 
     def is_refused(self, site: CallSite) -> bool:
-        """Returns if a call is to run whole: its kind has no program, or its objects hold what whole runs have put there."""
-        return site.key in self.compiler.refused or (self.refused and bool(site.handles))
+        """Returns if a call is to run whole: its kind has no program, or its objects hold what whole runs have put there.
+
+        Raises TraceError if they may hold slices as well.
+        """
+        reason = self.compiler.refused.get(site.key)
+        if reason is None and not (self.refused and site.handles):
+            return False
+        if self.compiler.holds_slices(site):
+            raise TraceError(
+                f"{self.unit.path or 'the model'}: {reason or 'it has run whole before'}; its objects hold slices"
+            )
+        self.refused = True
+        return True
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_dynamo_compiling():
