@@ -2,8 +2,9 @@
 
 The problem: every chain is either left whole or spread over the ranks in one of finitely many ways. Among all
 combinations the one with the fewest parameter elements per rank is taken (memory is why a model is cut at all), and
-among those of equal memory the one whose collectives cost the least. `combinations` lists them in order of memory,
-`_best` weighs the ties, `Weigher.seconds` is the cost. The enumeration is complete, so the choice is exact.
+among those of equal memory the one whose collectives, and the waiting for the busiest rank, cost the least. `combinations`
+lists them in order of memory, `_best` weighs the ties, `Weigher.seconds` and `waiting` are the cost. The enumeration is
+complete, so the choice is exact; only of very many ties not all are weighed.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from dataclasses import dataclass, field
 import torch
 
 from ..axes.facts import Typing
-from ..axes.layout import Cut
+from ..axes.layout import Cut, Cuts
 from ..axes.term import Axis, Term
 from ..chains.match import NearMiss, Proposal
 from ..errors import UnsoundPlanError
 from ..placement.place import Placement, place
-from .combinations import combinations
+from .balance import waiting
+from .combinations import combinations, elements_of
 from .weigh import Weigher
 
 
@@ -74,6 +76,11 @@ def choose(problem: UnitProblem, ranks: int, weigher: Weigher) -> Choice:
     raise AssertionError("the empty combination is always possible")
 
 
+def local_elements(problem: UnitProblem, cuts: Cuts) -> int:
+    """Parameter elements of a unit on one rank."""
+    return sum(elements_of(dims, cuts) for dims in problem.parameters().values())
+
+
 def _best(
     problem: UnitProblem,
     candidates: Sequence[dict[Axis, Cut]],
@@ -88,5 +95,6 @@ def _best(
         except UnsoundPlanError as error:
             refused.append(str(error))
             continue
-        choices.append(Choice(cuts, placement, elements, weigher.seconds(placement), tuple(refused)))
+        seconds = weigher.seconds(placement) + waiting(placement, weigher)
+        choices.append(Choice(cuts, placement, elements, seconds, tuple(refused)))
     return min(choices, key=lambda choice: choice.seconds, default=None)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ..axes.layout import Cut, Cuts, layout_of, parts_of
+from ..axes.layout import Cut, Cuts, factors_of, layout_of, parts_of
 from ..axes.term import Axis, Term, axes_of_dims
 from ..chains.match import Proposal
 from .mesh import refine, spreads
@@ -83,11 +83,17 @@ def _group(members: list[int], own: list[tuple[Term, ...]], proposals: Sequence[
     picks = []
     for options in itertools.product(*(enumerate(_options(proposals[i], ranks)) for i in members)):
         cuts = tuple(cuts for _, cuts in options)
-        merged = {axis: cut for option in cuts for axis, cut in option.items()}
-        if refine(cuts, ranks) is not None:
+        nested = refine(cuts, ranks)
+        if nested is not None and not any(_cuts_twice(dims, nested) for dims in own):
             numbers = tuple((i, number) for i, (number, _) in zip(members, options, strict=True))
-            picks.append(_Pick(sum(elements_of(dims, merged) for dims in own), numbers, cuts))
+            picks.append(_Pick(sum(elements_of(dims, nested) for dims in own), numbers, cuts))
     return sorted(picks, key=lambda pick: (pick.elements, pick.numbers))
+
+
+def _cuts_twice(dims: Sequence[Term], cuts: Cuts) -> bool:
+    """Returns if two chains cut one parameter over the same ranks, along different dims: it is one or the other."""
+    over = [factors_of(layout_of(term, cuts)) for term in dims]
+    return sum(map(len, over)) > len(frozenset().union(*over))
 
 
 def _options(proposal: Proposal, ranks: int) -> Iterator[dict[Axis, Cut]]:

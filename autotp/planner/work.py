@@ -20,7 +20,7 @@ import torch
 from ..axes.call import operator_name
 from ..axes.facts import Fact
 from ..axes.infer import infer
-from ..axes.layout import layout_of
+from ..axes.layout import layout_of, parts_of
 from ..axes.rules import operator_rules
 from ..axes.term import Dims, axes_of
 from ..capture.calls import call_opaque
@@ -61,10 +61,12 @@ def work_of(plan: UnitPlan, traced: Traced, machine: Hardware, workload: Workloa
     typing = infer(graph, operator_rules(rules))
     cuts = impose(graph, typing, plan.layouts())
     weigher = Weigher(graph, machine, workload)
-    return _Counter(place(graph, typing, cuts, weigher.price, traced.unread), weigher).work()
+    return Counter(place(graph, typing, cuts, weigher.price, traced.unread), weigher).work()
 
 
-class _Counter:
+class Counter:
+    """Counts the work of one placed unit."""
+
     def __init__(self, placement: Placement, weigher: Weigher) -> None:
         self.flow, self.facts, self.weigher = placement.flow, placement.typed.facts, weigher
         self.nodes = [node for node in placement.typed.graph.nodes if node in self.facts]
@@ -73,7 +75,7 @@ class _Counter:
         saved = dict.fromkeys(base for node in self.nodes for base in map(_base, self._saved(node)))
         kept = [node for node in saved if self._counts(node)]
         return Work(
-            flops=sympy.Add(*map(self._flops, self.nodes)),
+            flops=sympy.Add(*map(self.flops, self.nodes)),
             saved=sympy.Add(*map(self._bytes, kept)),
             cached=sympy.Add(*map(self._bytes, self._cached())),
         )
@@ -102,7 +104,12 @@ class _Counter:
         first = value if isinstance(value, torch.Tensor) else next(v for v in value if isinstance(v, torch.Tensor))
         return first.element_size()
 
-    def _flops(self, node: torch.fx.Node) -> sympy.Expr:
+    def size(self, node: torch.fx.Node, dim: int) -> sympy.Expr:
+        """One size of a value, whole."""
+        return self._size(node.meta["val"].shape[dim])
+
+    def flops(self, node: torch.fx.Node) -> sympy.Expr:
+        """Operations of one operator on a rank, on average."""
         fact = self.facts[node]
         if fact.attends:
             query, key = fact.operands[:2]
@@ -110,7 +117,14 @@ class _Counter:
             return 2 * keys * (self._local(query) + self._local(node))
         if len(fact.operands) < 2 or fact.looks_up or fact.collects or "opaque" in node.meta:
             return sympy.Integer(0)
-        return 2 * self._local(node) * self._contracted(fact) if fact.contracts else sympy.Integer(0)
+        return 2 * self._local(node) * self._contracted(fact) * self._rows(node) if fact.contracts else sympy.Integer(0)
+
+    def _rows(self, node: torch.fx.Node) -> sympy.Rational:
+        """How many of the rows a rank computes, if all parts are picked as often: its own, where it has them in groups."""
+        routed = self.flow.routed.get(node)
+        if routed is None or self.facts[node].pick is None:
+            return sympy.Integer(1)
+        return sympy.Rational(1, parts_of(self.flow.cuts[routed.routing.choice].over))
 
     def _contracted(self, fact: Fact) -> sympy.Expr:
         """How many products a rank adds up for every element of a result."""

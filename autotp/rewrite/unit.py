@@ -7,7 +7,7 @@ import functools
 import threading
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,12 @@ from ..axes.layout import Layout
 from ..axes.rules import function_rules, operator_rules
 from ..capture.clone import clone
 from ..capture.opaque import Widths
+from ..capture.settings import Settings
 from ..capture.signature import CallSite, VaryingDims, call_site
 from ..capture.trace import Traced, trace
 from ..capture.units import Unit
 from ..chains.collect import mark_collected
-from ..errors import TraceError, UnsoundPlanError
+from ..errors import TraceError, UnsoundPlanError, UsageError
 from ..placement.conjugate import Price
 from ..placement.impose import impose
 from ..placement.place import Placement, place
@@ -37,6 +38,11 @@ from .dynamo import call_in_dynamo
 from .layers import parallel_layers
 from .opaque import slices_given
 from .whole import run_whole
+
+MSG_CHANGED = (
+    "modules within {path} were added, taken out or replaced since the model was made parallel; call"
+    " autotp.parallelize(model) again, so that they are cut with the rest, and make the optimizer after that"
+)
 
 
 def skeleton(module: nn.Module) -> nn.Module:
@@ -177,18 +183,33 @@ _WHOLE = (
 class UnitForward:
     """Takes the place of a unit's `forward`."""
 
-    def __init__(self, module: nn.Module, unit: Unit, dense: nn.Module, compiler: Compiler, ranks: Ranks) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        unit: Unit,
+        dense: nn.Module,
+        compiler: Compiler,
+        ranks: Ranks,
+        first: str | None = None,
+    ) -> None:
         self.module, self.unit, self.dense, self.compiler, self.ranks = module, unit, dense, compiler, ranks
         self.positions = unit.position_values(dense)
+        self.first = first
         self.agreed: list[Program] = []  # programs that are known to be the same on all ranks
         self.refused = False  # whether a call has run whole
 
     def __deepcopy__(self, memo: dict[int, Any]) -> UnitForward:
         """For a copy of the module; programs are shared."""
         module = copy.deepcopy(self.module, memo)
-        copied = memo[id(self)] = UnitForward(module, self.unit, self.dense, self.compiler, self.ranks)
+        first = self.settings.first
+        copied = memo[id(self)] = UnitForward(module, self.unit, self.dense, self.compiler, self.ranks, first)
         copied.agreed, copied.refused = list(self.agreed), self.refused
         return copied
+
+    @functools.cached_property
+    def settings(self) -> Settings:
+        """The settings of the module, which a copy does not have before it is complete."""
+        return Settings(self.module, self.dense, self.unit.positions, self.first)
 
     @functools.cached_property
     def cut(self) -> list[tuple[nn.Module, str, tuple[Layout, ...]]]:
@@ -220,7 +241,7 @@ class UnitForward:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_dynamo_compiling():
             return call_in_dynamo(self, args, kwargs)
-        site = call_site(self.module, args, kwargs)
+        site = self.site(args, kwargs)
         if any(type(tensor) is CutLogits for tensor in site.tensors):
             args, kwargs = pytree.tree_map_only(CutLogits, closed, (args, kwargs))
             return self(*args, **kwargs)
@@ -241,8 +262,19 @@ class UnitForward:
         )
         return traced.result(tensors, site.handles)
 
+    def site(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallSite:
+        """What a call looks like, with what is otherwise than it was when the model was made parallel.
+
+        Raises UsageError if the unit has other modules than then.
+        """
+        if not self.settings.same_modules():
+            raise UsageError(MSG_CHANGED.format(path=self.unit.path or "the model"))
+        site, variant = call_site(self.module, args, kwargs), self.settings.variant()
+        return replace(site, key=(*site.key, variant)) if variant else site
+
     def current_structure(self) -> nn.Module:
-        """The dense structure in the live module's present mode and dtype."""
+        """The dense structure in the live module's present mode, settings and dtype."""
+        self.settings.give(self.dense)
         for dense, live in zip(self.dense.modules(), self.module.modules(), strict=True):
             dense.training = live.training
             for mine, theirs in ((dense._parameters, live._parameters), (dense._buffers, live._buffers)):

@@ -50,6 +50,8 @@ class Ranks:
     """One rank's view of its tensor-parallel group. By itself it is a planned rank, which can hold parts and reach nobody."""
 
     are_processes = False
+    # Which of several equal groups this is, with other data for each, and how many there are.
+    replica, replicas = 0, 1
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
@@ -176,6 +178,7 @@ class ProcessRanks(Ranks):
         super().__init__(list(mine).index(me), len(mine))
         self.lines = [list(line) for line in lines]
         self.line = list(mine)
+        self.replica, self.replicas = self.lines.index(self.line), len(self.lines)
         self._groups: dict[Factors, dist.ProcessGroup] = {}
         self._host_groups: dict[Factors, HostGroup | None] = {}
 

@@ -4,7 +4,8 @@ The cuts: every chain is whole or spread over the ranks, in every factorisation 
 is tried; the best has the fewest parameter elements on a rank, and of those the least time.
 
 The backward: every value gets the set of mesh factors over which its gradient varies. A value's gradient can only vary
-where the gradients of all who read it do, except that a reduction or a collection makes whole what varied before it. It
+where the gradients of all who read it do, except that a reduction or a collection makes whole what varied before it, and
+that a whole value which joins a partial sum has the gradient of that sum, which every rank has. It
 must vary where the value itself does, and must not at inputs, parameters and reduced values. Where a reader's gradient
 varies over more factors than the value's, the value's is summed: one call for all readers with the same further factors.
 """
@@ -204,7 +205,7 @@ class _Labelling:
         node = version[0]
         sums = set()
         for reader in self.readers.get(version, ()):
-            across = self.reduced[node] if reader[0] is node else _gathered(self.placement, reader[0])
+            across = self.reduced[node] if reader[0] is node else self._made_whole(node, reader[0])
             if label - across - of[reader]:
                 return math.inf
             sums.add(of[reader] - label - across)
@@ -216,6 +217,10 @@ class _Labelling:
         if scattered and not version[1]:
             total += _scatter_seconds(self.seconds, node, scattered, _gathered(self.placement, node))
         return total
+
+    def _made_whole(self, node: torch.fx.Node, reader: torch.fx.Node) -> Factors:
+        """The factors for which a step of the graph makes a gradient whole."""
+        return _gathered(self.placement, reader) | self.placement.flow.use(reader, node).once
 
     def everything(self) -> float:
         """The least cost, by trying every labelling."""

@@ -124,5 +124,5 @@ def test_a_whole_run_never_reads_slices_from_an_object() -> None:
         store = Store()
         return [{"way": "keeps", "store": store}, {"way": "values", "store": store}]
 
-    with pytest.raises(autotp.TraceError, match="Could not guard on data-dependent|cannot be traced"):
+    with pytest.raises(autotp.TraceError, match=r"Could not guard on data-dependent|cannot be traced"):
         compare(calls)

@@ -83,6 +83,9 @@ class Sides:
         inserted = node.meta.get("collective")
         if inserted is not None and inserted.kind == "once":
             return Held(sources[0].axes, sources[0].partial | frozenset(inserted.over))
+        if inserted is not None and inserted.kind == "own":
+            axes = node.meta["held"]
+            return Held(axes, sources[0].partial | frozenset(inserted.over), sources[0].axes - axes)
         if inserted is None or inserted.kind != "all_reduce" or inserted.phase != "forward":
             return Held(node.meta.get("held", sources[0].axes), sources[0].partial, sources[0].summed)
         partial = sources[0].partial - frozenset(inserted.over)
@@ -90,6 +93,8 @@ class Sides:
 
     def _placed_held(self, node: torch.fx.Node, fact: Fact, sources: list[Held]) -> Held:
         axes, partial, cuts = self.flow.held[node], self.flow.partial[node], self.flow.cuts
+        if node in self.flow.routed:  # a slice too, of the rows that pick a part of the axis
+            axes |= {self.flow.routed[node].routing.choice}
         if not partial:
             return Held(axes)
         own = {axis for term in fact.contracts for axis in axes_of(term) if axis in cuts}

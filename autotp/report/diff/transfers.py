@@ -41,7 +41,7 @@ class Transfers:
         )
 
     def _prices(self, what: Inserted, name: str) -> list[Collective]:
-        if what.kind in ("slice", "leave", "once") or what.phase == "deferred":
+        if what.kind in ("slice", "leave", "once", "own") or what.phase == "deferred":
             return []
         if what.kind == "all_gather":
             marker = self.markers.get(name)
@@ -61,6 +61,8 @@ def kinds(what: Inserted) -> tuple[str, str]:
         return "identity", "counts once"
     if what.kind == "once":
         return "counts once", "identity"
+    if what.kind == "own":
+        return "zeros around own rows", "zeros around own rows"
     return ("gather when read" if what.phase == "deferred" else "all-gather"), "slice"
 
 
