@@ -65,7 +65,16 @@ def make_compilers(plan: Plan, found: Survey | None, rules: tuple[Path, ...] = (
         traced = found.traced.get(shape) if found is not None and shape is not None else None
         unread = traced.unread if traced is not None else frozenset()
         compilers[unit] = Compiler(
-            unit.layouts(), weigher, unit.collected, varying, unread, rules, traced, Widths(widths), unit.keep
+            unit.layouts(),
+            weigher,
+            unit.collected,
+            varying,
+            unread,
+            rules,
+            traced,
+            frozenset(parameter.name for parameter in unit.parameters),
+            Widths(widths),
+            unit.keep,
         )
     return compilers
 

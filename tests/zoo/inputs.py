@@ -38,6 +38,8 @@ FURTHER: tuple[tuple[str, ...], ...] = (
     ("target_sizes",),
     ("encoder_hidden_states",),
     ("future_values", "future_time_features"),
+    ("noise",),
+    ("noise_sequence",),
 )
 
 
@@ -105,9 +107,13 @@ def _configs(config: PretrainedConfig) -> Iterator[PretrainedConfig]:
             yield from _configs(inner)
 
 
+def _side(sizes: Sizes) -> int:
+    return min(sizes.of("image_size", default=SIDE), 4 * SIDE)
+
+
 def _images(sizes: Sizes) -> list[torch.Tensor]:
     channels, patch = sizes.of("num_channels", "in_channels", "in_chans", default=3), sizes.of("patch_size", default=4)
-    side = min(sizes.of("image_size", default=SIDE), 4 * SIDE)
+    side = _side(sizes)
     frames = sizes.of("num_frames", "frames_per_clip", "temporal_patch_size", default=1)
     width = channels * patch * patch * sizes.of("temporal_patch_size", default=1)
     return [
@@ -242,5 +248,9 @@ BUILDERS: dict[str, Callable[[Sizes], list[torch.Tensor]]] = {
     "past_time_features": _times("context_length", "lags_sequence"),
     "future_values": lambda sizes: [sizes.normal(sizes.batch, sizes.of("prediction_length", default=8))],
     "future_time_features": _times("prediction_length"),
+    "noise": lambda sizes: [sizes.normal(sizes.batch, (_side(sizes) // sizes.of("patch_size", default=4)) ** 2)],
+    "noise_sequence": lambda sizes: [
+        sizes.normal(sizes.batch, FRAMES * sizes.sequence, sizes.of("model_in_channels", default=64))
+    ],
     "freq": lambda sizes: [torch.zeros(sizes.batch, 1, dtype=torch.long)],
 }

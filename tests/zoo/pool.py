@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -63,6 +64,7 @@ def _work(connection: Connection, limit_s: float, parent: int) -> None:
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
+    logging.disable(logging.CRITICAL)  # torch reports what a trace gives up, with a stack
     transformers.logging.set_verbosity_error()
     while True:
         task: Task = connection.recv()

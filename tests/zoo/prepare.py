@@ -95,10 +95,14 @@ def _double(leaf: Any) -> Any:
 
 
 def _check(model: PreTrainedModel, example: Example) -> None:
-    """Raises whatever the model raises in one forward and backward, and for results that are no numbers."""
+    """Raises whatever the model raises in one forward and backward, and for results that are random or no numbers."""
     double = copy.deepcopy(model).double().requires_grad_()
     args, kwargs = pytree.tree_map(_double, example)
-    outputs, gradients = _run(double, _real_call(double, (args, kwargs)), 0, ())
+    call = _real_call(double, (args, kwargs))
+    outputs, gradients = _run(copy.deepcopy(double), call, 0, ())
+    again, _ = _run(double, call, 0, ())
+    if any(not torch.equal(output.nan_to_num(), again[name].nan_to_num()) for name, output in outputs.items()):
+        raise ValueError("the dense model draws random numbers in its forward")
     for name, tensor in (*outputs.items(), *gradients.items()):
         if tensor.is_floating_point() and tensor.isnan().any():
             raise ValueError(f"{name} of the dense model is not a number")
