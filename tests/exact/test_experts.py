@@ -87,9 +87,10 @@ def test_a_rank_has_some_experts_whole_and_the_router_too(name: str, tp: int, ex
         }
 
 
-def test_the_way_that_pads_less_is_taken_else_the_one_with_even_work() -> None:
+@pytest.mark.parametrize("name", ["mixtral", "gpt_oss"])
+def test_the_way_that_pads_less_is_taken_else_the_one_with_even_work(name: str) -> None:
     """Two ranks divide the inner width of 30 and the four experts, three ranks only the width, four only the experts."""
-    rules = [{p.rule for unit in blocks(plan_of("mixtral", tp)) for p in stacks_of(unit)} for tp in SIZES]
+    rules = [{p.rule for unit in blocks(plan_of(name, tp)) for p in stacks_of(unit)} for tp in SIZES]
     assert rules == [{INSIDE}, {INSIDE}, {APART}]
 
 

@@ -24,6 +24,7 @@ from autotp.axes.layout import Cut, Factor
 from autotp.axes.term import Axis, Product, Term, resolve
 from autotp.errors import UnsoundPlanError
 from autotp.placement.place import Placement, place
+from autotp.planner.balance import waiting
 from autotp.planner.choose import UnitProblem
 from autotp.planner.weigh import Weigher
 
@@ -34,7 +35,8 @@ Spread: TypeAlias = Mapping[Axis, tuple[int, int]]
 
 
 def best_cuts(problem: UnitProblem, ranks: int, weigher: Weigher) -> tuple[int, float]:
-    """Parameter elements on a rank, and seconds of all collectives, of the best combination that can be placed."""
+    """Parameter elements on a rank, and seconds of all collectives and of waiting for the busiest rank, of the best combination
+    that can be placed."""
     by_elements: dict[int, list[dict[Axis, Cut]]] = {}
     for cuts in all_cuts(problem, ranks):
         by_elements.setdefault(_elements(problem, cuts), []).append(cuts)
@@ -45,7 +47,7 @@ def best_cuts(problem: UnitProblem, ranks: int, weigher: Weigher) -> tuple[int, 
                 placement = place(problem.graph, problem.typing, cuts, weigher.price, problem.unread)
             except UnsoundPlanError:
                 continue
-            found.append(weigher.seconds(placement))
+            found.append(weigher.seconds(placement) + waiting(placement, weigher))
         if found:
             return elements, min(found)
     raise AssertionError("nothing can be placed, not even the uncut unit")
