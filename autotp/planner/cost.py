@@ -121,9 +121,12 @@ class Sizing:
 
     def number(self, elements: sympy.Expr) -> float:
         """The formula at the workload: one sequence of its tokens."""
-        batch = self.workload.tokens if self.packed else 1
-        values = {symbol: batch if symbol.name == "b" else self.workload.tokens for symbol in elements.free_symbols}
-        return float(elements.xreplace(values))
+        tokens = self.workload.tokens
+        one = {symbol: 1 if symbol.name == "b" and not self.packed else tokens for symbol in elements.free_symbols}
+        try:
+            return float(elements.xreplace(one))
+        except ZeroDivisionError:  # frames of several clips in one batch, of which one sequence has none
+            return float(elements.xreplace(dict.fromkeys(elements.free_symbols, tokens)))
 
 
 def ceil_div(number: int, parts: int) -> int:

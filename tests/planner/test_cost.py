@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from torch import nn
 
 import autotp
 from autotp.errors import UsageError
@@ -114,3 +116,21 @@ def test_what_a_rank_holds_of_a_value_is_what_its_sum_costs() -> None:
         assert collective.elements == str(parameter.local_elements)
         size = parameter.local_elements * plan.element_bytes
         assert collective.wire_bytes == pytest.approx(2 * (collective.ranks - 1) / collective.ranks * size)
+
+
+def test_formulas_of_packed_and_grouped_batches_have_numbers() -> None:
+    """Frames of clips in one batch: at one sequence there is no clip, and nothing to divide by."""
+
+    class Clips(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+
+        def forward(self, frames: torch.Tensor) -> torch.Tensor:
+            clips = frames.shape[0] // 4
+            x = frames.reshape(clips, frames.shape[0] // clips, *frames.shape[1:])
+            y: torch.Tensor = self.down(self.up(x).relu())
+            return y
+
+    plan = autotp.plan(Clips(), 2, example=torch.randn(8, 3, 8, requires_grad=True))
+    assert {c.seconds > 0 for c in plan.units[0].collectives} == {True}
