@@ -123,7 +123,7 @@ class Study:
             try:
                 if traced is None:
                     raise UsageError("it is not traced")
-                works[unit] = work_of(unit, traced, self.machine, self.workload, self.folders)
+                works[unit] = work_of(unit, traced, self.machine, self.workload, self.folders, plan.tp)
             except AutotpError as error:
                 unknown.append(f"{unit.instances[0] or 'the model'}: {error}")
         matrices = [p for p in plan.outside if len(p.shape) > 1]

@@ -28,6 +28,7 @@ from .planner.plan import Plan
 from .planner.survey import Example, survey
 from .rewrite.apply import apply_plan, make_compilers
 from .runtime.ranks import Ranks
+from .runtime.sequence import made_whole
 from .runtime.simulate import simulate
 
 TOLERANCE = 1e-9
@@ -169,6 +170,7 @@ class Verifier:
             parallel = apply_plan(copy.deepcopy(self.dense), plan, ranks, compilers)
             with ranks.logging() as log:
                 results, gradients = _run(parallel, self.call, self.seed, self.paths)
+            gradients = {name: made_whole(gradient) for name, gradient in gradients.items()}
             return results, gradients | full_gradients(parallel), log
 
         runs = simulate(tp, rank_run)

@@ -21,7 +21,8 @@ def unit_plan(instances: tuple[str, ...], problem: UnitProblem, choice: Choice, 
     parameters = tuple(_parameter(name, node, problem, choice.cuts) for name, node in nodes.items())
     cut = [p for p in problem.proposals if p.rule.collect and any(axis in choice.cuts for axis in p.axes)]
     collected = tuple(name for p in cut for name in p.parameters if len(nodes[name].meta["val"].shape) > 1)
-    return UnitPlan(instances, parameters, collectives, collected, _not_cut(problem, choice), problem.keep)
+    sequence = choice.placement.sequence is not None
+    return UnitPlan(instances, parameters, collectives, collected, _not_cut(problem, choice), problem.keep, sequence)
 
 
 def collective_plan(priced: Collective) -> CollectivePlan:
@@ -47,7 +48,15 @@ def _not_cut(problem: UnitProblem, choice: Choice) -> tuple[str, ...]:
         + ("cut along other dimensions instead" if cut & set(p.parameters) else "cutting it would save no memory")
         for p in left
     ]
-    return tuple(dict.fromkeys([*map(str, problem.misses), *choice.refused, *reasons]))
+    whole = choice.placement.left_whole
+    positions = [f"its positions: {whole}"] if whole and not problem.is_head and not _reads_numbers(problem) else []
+    return tuple(dict.fromkeys([*map(str, problem.misses), *choice.refused, *reasons, *positions]))
+
+
+def _reads_numbers(problem: UnitProblem) -> bool:
+    """Returns if a unit's first input are indices, as a table's are: nothing is handed on to it."""
+    first = next((node for node in problem.graph.nodes if node.target == "tensor_0"), None)
+    return first is None or not first.meta["val"].is_floating_point()
 
 
 def _parameter(name: str, node: torch.fx.Node, problem: UnitProblem, cuts: Cuts) -> ParameterPlan:

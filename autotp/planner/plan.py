@@ -64,7 +64,8 @@ class CollectivePlan:
 class UnitPlan:
     """All units of one structure: where they are, their parameters, their collectives, what was not cut and why.
 
-    What the parameters in `collected` make is gathered right after it is made; with `keep` the results stay cut.
+    What the parameters in `collected` make is gathered right after it is made; with `keep` the results stay cut. With
+    `sequence` it takes and hands on a value that is cut over its positions, and `collectives` are those of such a call.
     """
 
     instances: tuple[str, ...]
@@ -73,6 +74,7 @@ class UnitPlan:
     collected: tuple[str, ...] = ()
     not_cut: tuple[str, ...] = ()
     keep: bool = False
+    sequence: bool = False
 
     def layouts(self) -> dict[str, tuple[Layout, ...]]:
         """The layouts of the parameters that are cut, by name."""

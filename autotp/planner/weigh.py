@@ -51,12 +51,13 @@ class Weigher:
 
     def collectives(self, placement: Placement) -> Iterator[Collective]:
         """Every collective of one forward and backward of a unit."""
-        flow, facts = placement.flow, placement.typed.facts
+        flow, facts, cut = placement.flow, placement.typed.facts, placement.sequence
         scattered = {scatter.node: scatter.over for scatter in placement.backward.scatters}
         for node, over in flow.reduces().items():
-            yield self._one(
-                "all_reduce", "forward", "activation", node, over, self.local_elements(flow, node, facts[node].dims)
-            )
+            if cut is None or not cut.is_cut((node, True)):
+                yield self._one(
+                    "all_reduce", "forward", "activation", node, over, self.local_elements(flow, node, facts[node].dims)
+                )
         for node, axes in flow.gathers.items():
             over = factors_in(axes, flow.cuts)
             yield self._one(
@@ -70,7 +71,10 @@ class Weigher:
                 if scattered.get(node):
                     kind = "reduce_scatter" if scattered[node] == over else "all_reduce"
                     yield self._one(kind, "backward", "activation", node, scattered[node], size)
+        yield from self._around_positions(placement)
         for enter in placement.backward.enters:
+            if cut is not None and cut.is_cut((enter.node, enter.reduced)):
+                continue  # what gathers the value sums its gradient
             of = "parameter" if is_parameter(enter.node) else "activation"
             local = self.local_elements(flow, enter.node, facts[enter.node].dims)
             yield self._one("all_reduce", "backward", of, enter.node, enter.over, local)
@@ -79,6 +83,33 @@ class Weigher:
             share = layout_of(facts[part.node].dims[part.dim], flow.cuts).local_size
             elements = local * sympy.Rational(len(part.positions), share)
             yield self._one("all_reduce", "backward", "parameter", part.node, part.over, elements)
+
+    def _around_positions(self, placement: Placement) -> Iterator[Collective]:
+        """The collectives that a cut over positions adds: in place of sums, before chains, and of parameters' gradients."""
+        cut, facts = placement.sequence, placement.typed.facts
+        if cut is None:
+            return
+        everywhere = frozenset(cut.over)
+
+        def one(kind: str, phase: str, node: torch.fx.Node, of: str = "activation") -> Collective:
+            return self._one(kind, phase, of, node, everywhere, self.sizing.elements(node.meta["val"]))
+
+        for node in [node for node in facts if node in cut.scattered]:
+            yield one("reduce_scatter", "forward", node)
+            if node in placement.flow.gradient:
+                yield one("all_gather", "backward", node)
+        for (node, _), summed in cut.gathers.items():
+            yield one("all_gather", "forward", node)
+            if node in placement.flow.gradient and summed:
+                whole = parts_of(ordered(summed)) == parts_of(cut.over)
+                size = self.sizing.elements(node.meta["val"])
+                kind, over = ("reduce_scatter", everywhere) if whole else ("all_reduce", summed)
+                yield self._one(kind, "backward", "activation", node, over, size)
+        for node in [node for node in facts if {(node, False), (node, True)} & cut.slices]:
+            if node in placement.flow.gradient:
+                yield one("all_gather", "backward", node)
+        for node, of in cut.sums.items():
+            yield one("all_reduce", "backward", node, of)
 
     def _one(
         self, kind: str, phase: str, of: str, node: torch.fx.Node, over: frozenset[Factor], elements: sympy.Expr

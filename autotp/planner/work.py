@@ -20,7 +20,7 @@ import torch
 from ..axes.call import operator_name
 from ..axes.facts import Fact
 from ..axes.infer import infer
-from ..axes.layout import layout_of
+from ..axes.layout import layout_of, parts_of
 from ..axes.rules import operator_rules
 from ..axes.term import Dims, axes_of
 from ..capture.calls import call_opaque
@@ -53,30 +53,52 @@ class Work:
         return float(formula.xreplace({symbol: values[symbol.name] for symbol in formula.free_symbols}))
 
 
-def work_of(plan: UnitPlan, traced: Traced, machine: Hardware, workload: Workload, rules: tuple[Path, ...]) -> Work:
+def work_of(
+    plan: UnitPlan, traced: Traced, machine: Hardware, workload: Workload, rules: tuple[Path, ...], ranks: int
+) -> Work:
     """The work of a unit whose parameters have a plan's layouts. Raises UnsoundPlanError for layouts that cannot be."""
+    placement, weigher = placed_as_planned(plan, traced, machine, workload, rules, ranks)
+    return _Counter(placement, weigher).work()
+
+
+def placed_as_planned(
+    plan: UnitPlan, traced: Traced, machine: Hardware, workload: Workload, rules: tuple[Path, ...], ranks: int
+) -> tuple[Placement, Weigher]:
+    """The placement of a traced unit under its plan, and what prices it. Raises UnsoundPlanError for layouts that cannot be."""
     graph = traced.graph
     if plan.collected:
         mark_collected(graph, plan.collected)
     typing = infer(graph, operator_rules(rules))
     cuts = impose(graph, typing, plan.layouts())
     weigher = Weigher(graph, machine, workload)
-    return _Counter(place(graph, typing, cuts, weigher.price, traced.unread), weigher).work()
+    sequence = ranks if plan.sequence else 0
+    placement = place(graph, typing, cuts, weigher.price, traced.unread, keep=plan.keep, sequence=sequence)
+    return placement, weigher
 
 
 class _Counter:
     def __init__(self, placement: Placement, weigher: Weigher) -> None:
         self.flow, self.facts, self.weigher = placement.flow, placement.typed.facts, weigher
+        self.cut = placement.sequence
         self.nodes = [node for node in placement.typed.graph.nodes if node in self.facts]
 
     def work(self) -> Work:
-        saved = dict.fromkeys(base for node in self.nodes for base in map(_base, self._saved(node)))
-        kept = [node for node in saved if self._counts(node)]
+        read = ((value, self._on_positions(node, value)) for node in self.nodes for value in self._saved(node))
+        saved = dict.fromkeys((_base(value), on_positions) for value, on_positions in read)
+        kept = [self._bytes(node) * self._part(on) for node, on in saved if self._counts(node)]
         return Work(
             flops=sympy.Add(*map(self._flops, self.nodes)),
-            saved=sympy.Add(*map(self._bytes, kept)),
+            saved=sympy.Add(*kept),
             cached=sympy.Add(*map(self._bytes, self._cached())),
         )
+
+    def _on_positions(self, node: torch.fx.Node, value: torch.fx.Node) -> bool:
+        """Returns if an operator reads, or gives, a rank's positions of a value: beside them others may read it whole."""
+        dims = self.facts[value].outputs
+        return self.cut is not None and node in self.cut.held and self.cut.dim(dims[0]) is not None
+
+    def _part(self, on_positions: bool) -> sympy.Rational:
+        return sympy.Rational(1, parts_of(self.cut.over) if self.cut is not None and on_positions else 1)
 
     def _local(self, node: torch.fx.Node) -> sympy.Expr:
         """Elements of a value on this rank; all results of an operator with several."""

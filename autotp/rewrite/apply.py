@@ -56,7 +56,16 @@ def make_compilers(plan: Plan, found: Survey | None, rules: tuple[Path, ...] = (
         traced = found.traced.get(shape) if found is not None and shape is not None else None
         unread = traced.unread if traced is not None else frozenset()
         compilers[unit] = Compiler(
-            unit.layouts(), weigher, unit.collected, varying, unread, rules, traced, Widths(widths), unit.keep
+            unit.layouts(),
+            weigher,
+            unit.collected,
+            varying,
+            unread,
+            rules,
+            traced,
+            Widths(widths),
+            unit.keep,
+            plan.tp if unit.sequence else 0,
         )
     return compilers
 

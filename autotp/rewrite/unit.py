@@ -30,6 +30,7 @@ from ..placement.place import place
 from ..runtime.gradient import watch
 from ..runtime.logits import CutLogits, closed
 from ..runtime.ranks import Ranks
+from ..runtime.sequence import DIM, as_taken
 from .build import Program, build
 from .dynamo import call_in_dynamo
 from .layers import parallel_layers
@@ -54,7 +55,8 @@ def skeleton(module: nn.Module) -> nn.Module:
 class Compiler:
     """Makes and keeps the programs of all units of one structure. Programs do not depend on the rank.
 
-    The trace that the plan was made from, `surveyed`, serves the first call that is like it.
+    The trace that the plan was made from, `surveyed`, serves the first call that is like it. With `sequence` ranks, calls that a
+    backward may follow hand on what is cut over positions.
     """
 
     layouts: Mapping[str, tuple[Layout, ...]]
@@ -66,6 +68,7 @@ class Compiler:
     surveyed: Traced | None = None
     widths: Widths = field(default_factory=Widths)
     keep: bool = False
+    sequence: int = 0
     programs: dict[Any, list[tuple[Traced, Program]]] = field(default_factory=dict)
     entries: dict[Any, Any] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -76,14 +79,16 @@ class Compiler:
         site: CallSite,
         positions: tuple[int, ...],
         varying: frozenset[tuple[int, int]] = frozenset(),
+        *,
+        cut: bool = False,
     ) -> tuple[Traced, Program]:
         """The program for a call: a known one whose guards hold, or a new one; dims (tensor, dim) in `varying` are no
-        constants in it."""
-        found = self._known(call, site, positions, varying)
+        constants in it. With `cut` it is cut over positions if it can be."""
+        found = self._known(call, site, positions, varying, cut)
         if found is None:
             with self.lock:  # simulated ranks share a compiler
                 self.varying.mark(site, varying)
-                found = self._known(call, site, positions, varying) or self._new(call, site)
+                found = self._known(call, site, positions, varying, cut) or self._new(call, site, cut)
         if found[1] not in call.agreed:
             call.ranks.check_agreement(found[1].describe(), f"programs for {call.unit.path}")
             device = next((tensor.device for tensor in site.tensors), call.ranks.device)
@@ -92,9 +97,14 @@ class Compiler:
         return found
 
     def _known(
-        self, call: UnitForward, site: CallSite, positions: tuple[int, ...], varying: frozenset[tuple[int, int]]
+        self,
+        call: UnitForward,
+        site: CallSite,
+        positions: tuple[int, ...],
+        varying: frozenset[tuple[int, int]],
+        cut: bool,
     ) -> tuple[Traced, Program] | None:
-        for key in (site.key, (site.key, call.unit.path)):
+        for key in ((site.key, cut), (site.key, cut, call.unit.path)):
             for traced, program in self.programs.get(key, ()):
                 if not varying & traced.guards.constants.keys() and traced.valid_for(site, positions):
                     return traced, program
@@ -115,17 +125,27 @@ class Compiler:
         self.varying.observe_reads(traced.handle_guards)
         return traced
 
-    def _new(self, call: UnitForward, site: CallSite) -> tuple[Traced, Program]:
-        traced = self._surveyed_for(call, site) or self._trace(call, site)
+    def _new(self, call: UnitForward, site: CallSite, cut: bool) -> tuple[Traced, Program]:
+        other = self._known(call, site, call.positions, frozenset(), not cut) if self.sequence else None
+        traced = (other[0] if other else None) or self._surveyed_for(call, site) or self._trace(call, site)
         mark_collected(traced.graph, self.collected)
         typing = infer(traced.graph, operator_rules(self.rules))
         cuts = impose(traced.graph, typing, self.layouts)
         backward = torch.is_grad_enabled()
-        placement = place(traced.graph, typing, cuts, self.price, traced.unread, keep=self.keep, backward=backward)
+        placement = place(
+            traced.graph,
+            typing,
+            cuts,
+            self.price,
+            traced.unread,
+            keep=self.keep,
+            backward=backward,
+            sequence=self.sequence if cut else 0,
+        )
         for local, whole in slices_given(placement):
             self.widths.note(local, whole)
         program = build(placement, traced.constants, call.unit.path, parallel_layers(call.module))
-        key = site.key if traced.shared else (site.key, call.unit.path)
+        key = (site.key, cut) if traced.shared else (site.key, cut, call.unit.path)
         self.programs.setdefault(key, []).append((traced, program))
         return traced, program
 
@@ -165,12 +185,21 @@ class UnitForward:
             args, kwargs = pytree.tree_map_only(CutLogits, closed, (args, kwargs))
             return self(*args, **kwargs)
         self.watch_gradients()
-        traced, program = self.compiler.program(self, site, self.positions)
-        numbers = traced.numbers(site, self.positions)
+        traced, program = self._program(site)
+        numbers, given = traced.numbers(site, self.positions), as_taken(site.tensors, program.cut, self.ranks)
         tensors = program.run(
-            self.module, self.ranks, *site.tensors, *numbers, *site.handles, *self.positions, *program.constants
+            self.module, self.ranks, *given, *numbers, *site.handles, *self.positions, *program.constants
         )
         return traced.result(tensors, site.handles)
+
+    def _program(self, site: CallSite) -> tuple[Traced, Program]:
+        """The program for a call. It is cut over positions where something is kept for a backward, and every rank gets one."""
+        if self.compiler.sequence and torch.is_grad_enabled():
+            found = self.compiler.program(self, site, self.positions, cut=True)
+            cut = found[1].cut
+            if cut is None or site.tensors[cut].shape[DIM] >= self.ranks.size:
+                return found
+        return self.compiler.program(self, site, self.positions)
 
     def current_structure(self) -> nn.Module:
         """The dense structure in the live module's present mode and dtype."""
