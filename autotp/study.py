@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from .api import Source, check_size, examples_for, rule_folders
+from .boundaries import with_boundaries
 from .errors import AutotpError, UsageError
 from .huggingface import models, tp_plan
 from .huggingface.losses import reading_of_logits
@@ -37,6 +38,7 @@ class Study:
         model, hardware, tokens, rules: as for `autotp.plan`.
         example: as for `autotp.plan`.
         settings: parts of the model that are left whole, as `{"model.layers.*.mlp": "replicate"}`.
+        sequence_parallel: as for `autotp.plan`.
 
     Raises:
         UsageError: an argument is wrong. RuleError: a rule file is wrong.
@@ -51,17 +53,21 @@ class Study:
         tokens: int = Workload.tokens,
         rules: Sequence[str | Path] = (),
         settings: Mapping[str, str] | None = None,
+        sequence_parallel: bool = False,
     ) -> None:
         self.folders = rule_folders(rules)
         self.machine, self.workload = hardware(hardware_name, self.folders), Workload(tokens=tokens)
-        self.module, self.example = models.resolve(model), example
+        self.module, self.example, self.sequence_parallel = models.resolve(model), example, sequence_parallel
         found = survey(self.module, examples_for(self.module, example), self.folders)
         self.found = apply_settings(self.module, found, settings or {})
 
     def plan(self, tp: int) -> Plan:
         """The best plan for so many ranks."""
         check_size(tp)
-        made = make_plan(self.module, self.found, tp, self.machine, self.workload)
+        made = make_plan(
+            self.module, self.found, tp, self.machine, self.workload, sequence_parallel=self.sequence_parallel
+        )
+        made = with_boundaries(self.module, self.found, made, examples_for(self.module, self.example)[0], self.folders)
         return replace(made, loss=self.loss) if tp > 1 else made
 
     @cached_property

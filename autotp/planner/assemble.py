@@ -22,7 +22,11 @@ def unit_plan(instances: tuple[str, ...], problem: UnitProblem, choice: Choice, 
     cut = [p for p in problem.proposals if p.rule.collect and any(axis in choice.cuts for axis in p.axes)]
     collected = tuple(name for p in cut for name in p.parameters if len(nodes[name].meta["val"].shape) > 1)
     sequence = choice.placement.sequence is not None
-    return UnitPlan(instances, parameters, collectives, collected, _not_cut(problem, choice), problem.keep, sequence)
+    whole = choice.placement.left_whole
+    # Single units stand before and behind the blocks: nothing is handed on from one to the next.
+    positions = (f"positions: {whole}",) if whole and len(instances) > 1 else ()
+    not_cut = (*_not_cut(problem, choice), *positions)
+    return UnitPlan(instances, parameters, collectives, collected, not_cut, problem.keep, sequence)
 
 
 def collective_plan(priced: Collective) -> CollectivePlan:
@@ -48,15 +52,7 @@ def _not_cut(problem: UnitProblem, choice: Choice) -> tuple[str, ...]:
         + ("cut along other dimensions instead" if cut & set(p.parameters) else "cutting it would save no memory")
         for p in left
     ]
-    whole = choice.placement.left_whole
-    positions = [f"its positions: {whole}"] if whole and not problem.is_head and not _reads_numbers(problem) else []
-    return tuple(dict.fromkeys([*map(str, problem.misses), *choice.refused, *reasons, *positions]))
-
-
-def _reads_numbers(problem: UnitProblem) -> bool:
-    """Returns if a unit's first input are indices, as a table's are: nothing is handed on to it."""
-    first = next((node for node in problem.graph.nodes if node.target == "tensor_0"), None)
-    return first is None or not first.meta["val"].is_floating_point()
+    return tuple(dict.fromkeys([*map(str, problem.misses), *choice.refused, *reasons]))
 
 
 def _parameter(name: str, node: torch.fx.Node, problem: UnitProblem, cuts: Cuts) -> ParameterPlan:

@@ -97,7 +97,9 @@ class OutsidePlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """A tensor-parallel plan. JSON and back is the identity. `loss` says what a loss adds to what the units do."""
+    """A tensor-parallel plan. JSON and back is the identity. `loss` says what a loss adds to what the units do, `around` are the
+    collectives where values cut over positions begin and end, each at a unit.
+    """
 
     version: int
     model: str
@@ -110,6 +112,7 @@ class Plan:
     outside: tuple[OutsidePlan, ...]
     tied: tuple[tuple[str, ...], ...] = ()
     loss: str = ""
+    around: tuple[CollectivePlan, ...] = ()
 
     def to_json(self) -> str:
         """The plan as indented JSON."""
@@ -153,6 +156,10 @@ class Plan:
     def unit_of(self, path: str) -> UnitPlan | None:
         """The unit plan of the module at a path."""
         return next((unit for unit in self.units if path in unit.instances), None)
+
+    def step(self) -> list[CollectivePlan]:
+        """The collectives of one step, each as often as it runs."""
+        return [*(c for unit in self.units for c in unit.collectives * len(unit.instances)), *self.around]
 
     def elements(self) -> tuple[int, int]:
         """Number of parameters of the whole model and of one rank; a tied parameter counts once."""

@@ -89,27 +89,27 @@ class Weigher:
         cut, facts = placement.sequence, placement.typed.facts
         if cut is None:
             return
-        everywhere = frozenset(cut.over)
-
-        def one(kind: str, phase: str, node: torch.fx.Node, of: str = "activation") -> Collective:
-            return self._one(kind, phase, of, node, everywhere, self.sizing.elements(node.meta["val"]))
-
+        over, gradient = frozenset(cut.over), placement.flow.gradient
         for node in [node for node in facts if node in cut.scattered]:
-            yield one("reduce_scatter", "forward", node)
-            if node in placement.flow.gradient:
-                yield one("all_gather", "backward", node)
+            yield self.of_whole("reduce_scatter", "forward", node, over)
+            if node in gradient:
+                yield self.of_whole("all_gather", "backward", node, over)
         for (node, _), summed in cut.gathers.items():
-            yield one("all_gather", "forward", node)
-            if node in placement.flow.gradient and summed:
-                whole = parts_of(ordered(summed)) == parts_of(cut.over)
-                size = self.sizing.elements(node.meta["val"])
-                kind, over = ("reduce_scatter", everywhere) if whole else ("all_reduce", summed)
-                yield self._one(kind, "backward", "activation", node, over, size)
-        for node in [node for node in facts if {(node, False), (node, True)} & cut.slices]:
-            if node in placement.flow.gradient:
-                yield one("all_gather", "backward", node)
+            yield self.of_whole("all_gather", "forward", node, over)
+            if node in gradient and summed:
+                everywhere = parts_of(ordered(summed)) == parts_of(cut.over)
+                kind, among = ("reduce_scatter", over) if everywhere else ("all_reduce", summed)
+                yield self.of_whole(kind, "backward", node, among)
+        for node in [node for node in facts if node in gradient and {(node, False), (node, True)} & cut.slices]:
+            yield self.of_whole("all_gather", "backward", node, over)
         for node, of in cut.sums.items():
-            yield one("all_reduce", "backward", node, of)
+            yield self.of_whole("all_reduce", "backward", node, over, of)
+
+    def of_whole(
+        self, kind: str, phase: str, node: torch.fx.Node, over: frozenset[Factor], of: str = "activation"
+    ) -> Collective:
+        """A collective on all of a value."""
+        return self._one(kind, phase, of, node, over, self.sizing.elements(node.meta["val"]))
 
     def _one(
         self, kind: str, phase: str, of: str, node: torch.fx.Node, over: frozenset[Factor], elements: sympy.Expr
