@@ -38,7 +38,7 @@ class SequenceCut:
         over: all ranks, as one mesh factor.
         held: values of which a rank has its positions only. scattered: partial sums whose sum is.
         gathers: cut values that are made whole for those that need them so, and over which mesh factors their gradients
-            are summed. slices: whole values that are cut for those that compute on positions.
+            are summed. again: those that the backward gathers again, in place of keeping them. slices: whole values that are cut for those that compute on positions.
         sums: values without positions that are read on positions, so that their gradients are partial sums; and what they
             are, made of parameters alone or not.
     """
@@ -50,6 +50,7 @@ class SequenceCut:
     held: frozenset[torch.fx.Node] = frozenset()
     scattered: frozenset[torch.fx.Node] = frozenset()
     gathers: dict[Version, frozenset[Factor]] = field(default_factory=dict)
+    again: frozenset[Version] = frozenset()
     slices: frozenset[Version] = frozenset()
     sums: dict[torch.fx.Node, str] = field(default_factory=dict)
 
@@ -204,11 +205,30 @@ class _Placer:
                     slices.add(version)
                 elif operand in self.flow.gradient:
                     sums[operand] = "parameter" if self._of_parameters(operand) else "activation"
-        return replace(cut, gathers=gathers, slices=frozenset(slices), sums=sums)
+        again = frozenset(version for version in gathers if self._is_kept(*version, cut))
+        return replace(cut, gathers=gathers, again=again, slices=frozenset(slices), sums=sums)
+
+    def _is_kept(self, node: torch.fx.Node, reduced: bool, cut: SequenceCut) -> bool:
+        """Returns if a whole value, or a view of it, is a factor of a product with a matrix that wants a gradient."""
+        for user in [user for user in node.users if user in self.typed.facts and user not in cut.held]:
+            fact = self.typed.facts[user]
+            if bool(self.flow.use(user, node).reduce) is not reduced:
+                continue
+            others = [operand for operand in fact.operands if operand is not node]
+            if self._multiplies_matrix(fact) and any(operand in self.flow.gradient for operand in others):
+                return True
+            if _is_view(user) and self._is_kept(user, False, cut):
+                return True
+        return False
 
     def _of_parameters(self, node: torch.fx.Node) -> bool:
         operands = self.typed.facts[node].operands
         return is_parameter(node) or (bool(operands) and all(map(self._of_parameters, operands)))
+
+
+def _is_view(node: torch.fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return bool(schema and schema.returns and schema.returns[0].alias_info and not schema.is_mutable)
 
 
 def _is_local(node: torch.fx.Node, fact: Fact, axis: Axis) -> bool:

@@ -94,8 +94,11 @@ class Weigher:
             yield self.of_whole("reduce_scatter", "forward", node, over)
             if node in gradient:
                 yield self.of_whole("all_gather", "backward", node, over)
-        for (node, _), summed in cut.gathers.items():
+        for version, summed in cut.gathers.items():
+            node = version[0]
             yield self.of_whole("all_gather", "forward", node, over)
+            if version in cut.again:
+                yield self.of_whole("all_gather", "backward", node, over)
             if node in gradient and summed:
                 everywhere = parts_of(ordered(summed)) == parts_of(cut.over)
                 kind, among = ("reduce_scatter", over) if everywhere else ("all_reduce", summed)

@@ -94,8 +94,12 @@ class _Counter:
 
     def _on_positions(self, node: torch.fx.Node, value: torch.fx.Node) -> bool:
         """Returns if an operator reads, or gives, a rank's positions of a value: beside them others may read it whole."""
-        dims = self.facts[value].outputs
-        return self.cut is not None and node in self.cut.held and self.cut.dim(dims[0]) is not None
+        if self.cut is None:
+            return False
+        version = value, bool(self.flow.use(node, value).reduce)
+        return version in self.cut.again or (
+            node in self.cut.held and self.cut.dim(self.facts[value].outputs[0]) is not None
+        )
 
     def _part(self, on_positions: bool) -> sympy.Rational:
         return sympy.Rational(1, parts_of(self.cut.over) if self.cut is not None and on_positions else 1)

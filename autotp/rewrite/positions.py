@@ -99,10 +99,11 @@ class Positions:
 
     def _gathered(self, version: Version, value: torch.fx.Node) -> torch.fx.Node:
         dim, summed = self.cut.dim(self.facts[version[0]].dims), ordered(self.cut.gathers[version])
+        again = version in self.cut.again
         assert dim is not None
 
         def gather_positions(value: torch.Tensor, ranks: Any, source: torch.Tensor) -> torch.Tensor:
-            return sequence.gather_positions(value, ranks, dim, source.shape[sequence.DIM], summed)
+            return sequence.gather_positions(value, ranks, dim, source.shape[sequence.DIM], summed, again=again)
 
         key = (value, "gather_positions")
         return self.make(key, value, gather_positions, "all_gather", "forward", self.cut.over, self.cut.source)

@@ -6,6 +6,7 @@ import copy
 import functools
 import threading
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from ..chains.collect import mark_collected
 from ..placement.conjugate import Price
 from ..placement.impose import impose
 from ..placement.place import place
+from ..runtime.again import gathering_again
 from ..runtime.gradient import watch
 from ..runtime.logits import CutLogits, closed
 from ..runtime.ranks import Ranks
@@ -187,9 +189,10 @@ class UnitForward:
         self.watch_gradients()
         traced, program = self._program(site)
         numbers, given = traced.numbers(site, self.positions), as_taken(site.tensors, program.cut, self.ranks)
-        tensors = program.run(
-            self.module, self.ranks, *given, *numbers, *site.handles, *self.positions, *program.constants
-        )
+        with nullcontext() if program.cut is None else gathering_again():
+            tensors = program.run(
+                self.module, self.ranks, *given, *numbers, *site.handles, *self.positions, *program.constants
+            )
         return traced.result(tensors, site.handles)
 
     def _program(self, site: CallSite) -> tuple[Traced, Program]:

@@ -13,6 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..axes.layout import Factor, Factors, parts_of
+from .again import note_gathered
 from .ranks import Ranks
 
 aten = torch.ops.aten
@@ -70,17 +71,21 @@ class _Take(torch.autograd.Function):
 
 class _Gather(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, local, ranks, dim, length, summed):  # type: ignore[no-untyped-def]
+    def forward(ctx, local, ranks, dim, length, summed, again):  # type: ignore[no-untyped-def]
         ctx.ranks, ctx.dim, ctx.summed = ranks, dim, summed
-        return _gathered(local, ranks, dim, length, "forward")
+        whole = _gathered(local, ranks, dim, length, "forward")
+        if again:
+            local = local.detach()
+            note_gathered(whole, lambda: _gathered(local, ranks, dim, length, "backward"))
+        return whole
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
         if ctx.summed and parts_of(ctx.summed) == ctx.ranks.size:
-            return _summed(gradient, ctx.ranks, ctx.dim, "backward"), None, None, None, None
+            return _summed(gradient, ctx.ranks, ctx.dim, "backward"), None, None, None, None, None
         if ctx.summed:
             gradient = ctx.ranks.all_reduce(gradient, ctx.summed, "backward")
-        return _own(gradient, ctx.ranks, ctx.dim), None, None, None, None
+        return _own(gradient, ctx.ranks, ctx.dim), None, None, None, None, None
 
 
 class _ReduceScatter(torch.autograd.Function):
@@ -99,13 +104,15 @@ def take_positions(whole: torch.Tensor, ranks: Ranks, dim: int) -> torch.Tensor:
     return _Take.apply(whole, ranks, dim)
 
 
-def gather_positions(local: torch.Tensor, ranks: Ranks, dim: int, length: int, summed: Factors = ()) -> torch.Tensor:
+def gather_positions(
+    local: torch.Tensor, ranks: Ranks, dim: int, length: int, summed: Factors = (), *, again: bool = False
+) -> torch.Tensor:
     """The whole value from every rank's positions; backward, this rank's positions of the gradient.
 
     Over the mesh factors in `summed` every rank has only its part of the gradient's sum: over all ranks it is reduced and
-    scattered, over some of them reduced and then sliced.
+    scattered, over some of them reduced and then sliced. With `again` the backward may gather it anew in place of keeping it.
     """
-    return _Gather.apply(local, ranks, dim, length, summed)
+    return _Gather.apply(local, ranks, dim, length, summed, again)
 
 
 def scatter_sum(partial: torch.Tensor, ranks: Ranks, dim: int) -> torch.Tensor:
