@@ -169,9 +169,7 @@ def parallelize(
         found = survey(model, examples, folders)
     if plan is None:
         assert found is not None
-        plan = make_plan(
-            model, found, ranks.size, gather_logits=gather_logits, sequence_parallel=sequence_parallel
-        )
+        plan = make_plan(model, found, ranks.size, gather_logits=gather_logits, sequence_parallel=sequence_parallel)
         plan = with_boundaries(model, found, plan, examples[0], folders)
     ranks.check_agreement(plan.to_json(), "plans")
     apply_plan(model, plan, ranks, make_compilers(plan, found, folders))

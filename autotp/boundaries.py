@@ -27,7 +27,6 @@ from .runtime.logits import settle
 from .runtime.ranks import CollectiveLog, Ranks
 from .runtime.sequence import CutSequence, cut_over_positions, made_whole
 
-
 Placed: TypeAlias = tuple[Placement, Weigher]
 
 
@@ -86,7 +85,9 @@ def with_boundaries(
 ) -> Plan:
     """The plan with the collectives around units that are cut over positions: where the first one takes a whole value, and
     where somebody reads what one hands on."""
-    placed = {shape: each for unit in plan.units if unit.sequence for shape, each in [_placed(found, plan, unit, rules)]}
+    placed = {
+        shape: each for unit in plan.units if unit.sequence for shape, each in [_placed(found, plan, unit, rules)]
+    }
     if not placed:
         return plan
     kinds = {}

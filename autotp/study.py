@@ -15,6 +15,7 @@ from .boundaries import with_boundaries
 from .errors import AutotpError, UsageError
 from .huggingface import models, tp_plan
 from .huggingface.losses import reading_of_logits
+from .planner.assemble import collective_plan
 from .planner.cost import DEFAULT_HARDWARE, Workload, hardware
 from .planner.estimate import Estimate, estimate
 from .planner.make import make_plan
@@ -22,7 +23,7 @@ from .planner.plan import Plan, UnitPlan
 from .planner.settings import apply_settings
 from .planner.survey import Survey, survey
 from .planner.why import Why, why
-from .planner.work import Work, work_of
+from .planner.work import Work, placed_as_planned, work_of
 from .report.diff import make_diff
 from .report.export import export
 from .rewrite.apply import check_plan
@@ -93,7 +94,7 @@ class Study:
     def estimate_of(self, plan: Plan, batch: int, sequence: int) -> Estimate:
         """What a plan means for a rank at a batch and a sequence."""
         works, unknown = self._works(plan)
-        return estimate(plan, works, self.machine, batch, sequence, unknown)
+        return estimate(plan, works, self.machine, batch, sequence, unknown, self._without_backward(plan))
 
     def export(self, plan: Plan, system: str) -> Any:
         """A plan for another system, as plain data. Raises PlanError for one that it cannot express, with the reason."""
@@ -120,6 +121,19 @@ class Study:
             if not found.failures.keys() - self.found.failures.keys():
                 return found
         return survey(model, examples_for(model, self.example), self.folders)
+
+    def _without_backward(self, plan: Plan) -> Plan:
+        """The plan as it holds where nothing is kept for a backward: no unit is cut over positions."""
+        shapes = {unit.path: unit.shape for unit in self.found.units}
+
+        def uncut(unit: UnitPlan) -> UnitPlan:
+            if not unit.sequence:
+                return unit
+            plain, traced = replace(unit, sequence=False), self.found.traced[shapes[unit.instances[0]]]
+            placed, weigher = placed_as_planned(plain, traced, self.machine, self.workload, self.folders, plan.tp)
+            return replace(plain, collectives=tuple(map(collective_plan, weigher.collectives(placed))))
+
+        return replace(plan, units=tuple(map(uncut, plan.units)), around=())
 
     def _works(self, plan: Plan) -> tuple[dict[UnitPlan, Work], tuple[str, ...]]:
         works, unknown = {}, []

@@ -94,7 +94,9 @@ class _Importer:
         path = unit.instances[0]
         collectives = [c for name, style in self._modules(path) for c in self._collectives(path, name, style)]
         parameters = tuple(self._parameter(path, parameter) for parameter in unit.parameters)
-        return replace(unit, parameters=parameters, collectives=tuple(collectives), collected=(), not_cut=(), sequence=False)
+        return replace(
+            unit, parameters=parameters, collectives=tuple(collectives), collected=(), not_cut=(), sequence=False
+        )
 
     def _style(self, path: str) -> str:
         style = self.styles.get(_NUMBER.sub(".*", path), "")

@@ -36,11 +36,14 @@ class SequenceCut:
 
     Attributes:
         over: all ranks, as one mesh factor.
-        held: values of which a rank has its positions only. scattered: partial sums whose sum is.
+        held: values of which a rank has its positions only.
+        scattered: partial sums of whose sum it has its positions only.
         gathers: cut values that are made whole for those that need them so, and over which mesh factors their gradients
-            are summed. again: those that the backward gathers again, in place of keeping them. slices: whole values that are cut for those that compute on positions.
+            are summed.
+        again: those of them that the backward gathers again, in place of keeping them.
+        slices: whole values that are cut for those that compute on positions.
         sums: values without positions that are read on positions, so that their gradients are partial sums; and what they
-            are, made of parameters alone or not.
+            are: "parameter" where they are made of parameters alone.
     """
 
     over: Factors
@@ -180,7 +183,9 @@ class _Placer:
         return cut
 
     def _multiplies_matrix(self, fact: Fact) -> bool:
-        matrices = [o for o in fact.operands if is_parameter(o) and sum(t.size > 1 for t in self.typed.facts[o].dims) > 1]
+        matrices = [
+            o for o in fact.operands if is_parameter(o) and sum(t.size > 1 for t in self.typed.facts[o].dims) > 1
+        ]
         return bool(fact.contracts) and bool(matrices)
 
     def _version(self, consumer: torch.fx.Node, operand: torch.fx.Node) -> Version:
@@ -239,5 +244,7 @@ def _is_local(node: torch.fx.Node, fact: Fact, axis: Axis) -> bool:
     if axis in axes_of_dims(fact.contracts) or axis in axes_of_dims(fact.creates):
         return False
     # What is given sizes, or takes out dims of size one, would see those of a slice.
-    sized = any("SymInt" in str(a.real_type) or a.name == "size" for a in schema.arguments if a.name != "normalized_shape")
+    sized = any(
+        "SymInt" in str(a.real_type) or a.name == "size" for a in schema.arguments if a.name != "normalized_shape"
+    )
     return not sized and schema.name != "aten::squeeze"

@@ -103,9 +103,16 @@ def estimate(
     batch: int,
     sequence: int,
     unknown: tuple[str, ...] = (),
+    serving: Plan | None = None,
 ) -> Estimate:
-    """What a plan means for a rank. `works` may lack units; they count with their weights only."""
+    """What a plan means for a rank. `works` may lack units; they count with their weights only. `serving` is the plan by which
+    tokens are written, of the same units, where another one holds without a backward."""
     meter = _Meter(plan, works, machine)
+    written = (
+        _Meter(serving, {b: works[a] for a, b in zip(plan.units, serving.units, strict=True) if a in works}, machine)
+        if serving
+        else meter
+    )
     all_at_once, one_more = sizes(batch, sequence), sizes(batch, 1, sequence)
     weights = plan.elements()[1] * plan.element_bytes
     optimizer = plan.elements()[1] * (OPTIMIZER_BYTES if plan.element_bytes < 4 else OPTIMIZER_BYTES - 4)
@@ -119,7 +126,7 @@ def estimate(
         memory=memory,
         forward=meter.time("forward", all_at_once),
         backward=meter.time("backward", all_at_once),
-        token=meter.time("forward", one_more, memory.cache),
+        token=written.time("forward", one_more, memory.cache),
         traffic=tuple(_traffics(plan, all_at_once, batch * sequence)),
         unknown=unknown,
     )

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..planner.cost import hardware_presets
-from ..planner.plan import CollectivePlan, Plan, UnitPlan
+from ..planner.plan import CollectivePlan, Plan
 from .text import add_row, byte_size, duration, make_table, number, paragraphs, place_of
 
 

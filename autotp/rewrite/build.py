@@ -18,8 +18,7 @@ from .layers import Work, call_layers, keep_paddings_zero, mask_lookups, paramet
 from .localise import localise
 from .opaque import expect_local_shapes
 
-
-_SENDING = ("all_reduce", "all_gather", "reduce_scatter", "take_positions")
+_SENDING = ("all_reduce", "all_gather", "reduce_scatter", "gather_positions", "take_positions")
 
 
 @dataclass(frozen=True, eq=False)

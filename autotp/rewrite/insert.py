@@ -24,8 +24,6 @@ from ..runtime.deferred import Deferred
 from ..runtime.logits import CutLogits
 from .positions import Positions
 
-aten = torch.ops.aten
-
 
 @dataclass(frozen=True)
 class Inserted:
@@ -64,10 +62,8 @@ class _Inserter:
     def run(self) -> None:
         flow, replaced = self.placement.flow, dict[tuple[torch.fx.Node, torch.fx.Node], torch.fx.Node]()
         for consumer, operand in self.edges:
-            if consumer.target is aten.sym_size.int and self.positions is not None:
-                if self.positions.is_cut(operand, flow.use(consumer, operand)):
-                    self.positions.read_length(consumer, operand)
-                    continue
+            if self.positions is not None and self.positions.reads_length(consumer, operand):
+                continue
             value = self._read(flow, consumer, operand)
             if value is not operand:
                 replaced[consumer, operand] = value
@@ -124,8 +120,11 @@ class _Inserter:
         over: Factors,
         *more: torch.fx.Node,
     ) -> torch.fx.Node:
+        cut = self.placement.sequence
+        assert cut is not None
         node = self._make(key, value, function, Inserted(kind, phase, "activation", over))
         node.args = (value, self.ranks, *more)
+        node.meta["held"] = frozenset() if kind in ("gather_positions", "leave") else frozenset([cut.axis])
         return node
 
     def _make(

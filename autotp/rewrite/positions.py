@@ -68,13 +68,16 @@ class Positions:
 
         return self.make((value, "shut"), value, shut, "shut", "forward", self.cut.over, self.cut.source)
 
-    def read_length(self, size: torch.fx.Node, operand: torch.fx.Node) -> None:
-        """The number of positions is that of the whole: what the unit was given says it."""
-        _, dim = size.args
+    def reads_length(self, size: torch.fx.Node, operand: torch.fx.Node) -> bool:
+        """Returns if a node reads a size off a cut value. The number of positions is that of the whole, which the value that the
+        unit was given has."""
+        if size.target is not torch.ops.aten.sym_size.int or operand not in self.cut.held:
+            return False
+        dim, dims = size.args[1], self.facts[operand].dims
         assert isinstance(dim, int)
-        dims = self.facts[operand].dims
         if operand is not self.cut.source and self.cut.dim(dims) == dim % len(dims):
             size.args = (self.cut.source, len(self.facts[self.cut.source].dims) + sequence.DIM)
+        return True
 
     def _local(self, version: Version) -> torch.fx.Node:
         operand, reduced = version
@@ -106,7 +109,7 @@ class Positions:
             return sequence.gather_positions(value, ranks, dim, source.shape[sequence.DIM], summed, again=again)
 
         key = (value, "gather_positions")
-        return self.make(key, value, gather_positions, "all_gather", "forward", self.cut.over, self.cut.source)
+        return self.make(key, value, gather_positions, "gather_positions", "forward", self.cut.over, self.cut.source)
 
     def _counted_once(self, value: torch.fx.Node, over: Factors) -> torch.fx.Node:
         def leave(value: torch.Tensor, ranks: Any) -> torch.Tensor:

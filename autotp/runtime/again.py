@@ -40,7 +40,7 @@ class _Kept:
     value: Gathered
     size: torch.Size
     strides: tuple[int, ...]
-    offset: int
+    offset: int | torch.SymInt
 
     def get(self) -> torch.Tensor:
         return self.value.serve().as_strided(self.size, self.strides, self.offset)

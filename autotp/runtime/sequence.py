@@ -32,8 +32,9 @@ def _group(ranks: Ranks) -> Factors:
 
 
 def _own(whole: torch.Tensor, ranks: Ranks, dim: int) -> torch.Tensor:
-    """This rank's positions of a whole value."""
-    return whole.split(shares(whole.shape[dim], ranks.size), dim)[ranks.rank].contiguous()
+    """This rank's positions of a whole value, in memory of their own: a view would keep the whole."""
+    own = whole.split(shares(whole.shape[dim], ranks.size), dim)[ranks.rank]
+    return own.clone(memory_format=torch.contiguous_format)
 
 
 def _filled(part: torch.Tensor, dim: int, length: int) -> torch.Tensor:
@@ -150,7 +151,7 @@ class CutSequence(torch.Tensor):
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"CutSequence({tuple(self.shape)}, local {tuple(self.local.shape)}, {self.dtype})"
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
@@ -161,7 +162,7 @@ class CutSequence(torch.Tensor):
         result = func(*given[0], **given[1])
         for arg in args:
             if func._schema.is_mutable and isinstance(arg, CutSequence) and arg._whole is result:
-                arg.local = _own(result, arg.ranks, arg.dim() + DIM)
+                arg.local = _own(arg.whole(), arg.ranks, arg.dim() + DIM)
                 return arg
         return result
 
@@ -242,8 +243,6 @@ def cut_over_positions(value: torch.Tensor, ranks: Ranks) -> torch.Tensor:
 def made_whole(value: torch.Tensor) -> torch.Tensor:
     """A whole value for a cut one, with its history; any other tensor as it is."""
     return _Close.apply(value) if isinstance(value, CutSequence) else value
-
-
 
 
 def as_taken(tensors: Sequence[torch.Tensor], cut: int | None, ranks: Ranks) -> Sequence[torch.Tensor]:

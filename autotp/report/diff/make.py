@@ -85,4 +85,6 @@ class _Maker:
         facts = {node.name: (node, fact) for node, fact in placement.typed.facts.items()}
         work = parallel_layers(self.parallel.get_submodule(unit.path))
         program = build(placement, traced.constants, unit.path, work)
-        return Sides(traced.graph, program.graph, placement.flow, facts, priced, weigher.sizing, layers)
+        return Sides(
+            traced.graph, program.graph, placement.flow, facts, priced, weigher.sizing, layers, placement.sequence
+        )
