@@ -22,7 +22,7 @@ import torch
 
 from ..axes.facts import Fact
 from ..axes.layout import Factor, Factors
-from ..axes.term import Axis, Dims, axes_of_dims, resolve
+from ..axes.term import Axis, Dims, axes_of, axes_of_dims, resolve
 from .conjugate import Backward, Enter, Version
 from .flow import Flow
 from .typed import TypedGraph, is_parameter
@@ -103,7 +103,8 @@ def _handed_on(typed: TypedGraph, flow: Flow) -> tuple[Axis, torch.fx.Node, torc
         axis = resolve(dims[-2])
         for result in results:
             own = typed.facts[result].dims
-            if [term.size for term in own] != [term.size for term in dims] or resolve(own[-2]) is not axis:
+            sizes = [[term.size for term in each] for each in (dims, own)]
+            if sizes[0] != sizes[1] or list(axes_of(own[-2])) != list(axes_of(axis)):
                 continue
             if not isinstance(axis, Axis) or {_dim_of(axis, dims), _dim_of(axis, own)} != {len(dims) - 2}:
                 why = f"its positions are taken apart into {axis}"

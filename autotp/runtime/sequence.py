@@ -129,23 +129,24 @@ class CutSequence(torch.Tensor):
 
     local: torch.Tensor
     ranks: Ranks
+    phase: str
     _whole: torch.Tensor | None
 
     @staticmethod
-    def like(local: torch.Tensor, ranks: Ranks, length: int) -> CutSequence:
+    def like(local: torch.Tensor, ranks: Ranks, length: int, phase: str = "forward") -> CutSequence:
         """The value without history of which a tensor holds this rank's positions, `length` in all."""
         shape = [*local.shape[:DIM], length, *local.shape[DIM + 1 :]]
         made: CutSequence = torch.Tensor._make_wrapper_subclass(
             CutSequence, shape, dtype=local.dtype, device=local.device
         )
-        made.__dict__.update(local=local.detach(), ranks=ranks, _whole=None)
+        made.__dict__.update(local=local.detach(), ranks=ranks, phase=phase, _whole=None)
         return made
 
     def whole(self) -> torch.Tensor:
         """The whole value without history, gathered at the first use."""
         if self._whole is None:
             with torch.no_grad():
-                self._whole = _gathered(self.local, self.ranks, self.dim() + DIM, self.shape[DIM], "forward")
+                self._whole = _gathered(self.local, self.ranks, self.dim() + DIM, self.shape[DIM], self.phase)
         return self._whole
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
@@ -182,7 +183,7 @@ def _on_positions(func: Any, args: Any) -> CutSequence | None:
 
 
 def _mapped(value: CutSequence, local: torch.Tensor) -> CutSequence:
-    return CutSequence.like(local, value.ranks, value.shape[DIM])
+    return CutSequence.like(local, value.ranks, value.shape[DIM], value.phase)
 
 
 def _positions_of(gradient: torch.Tensor, ranks: Ranks) -> torch.Tensor:
@@ -210,7 +211,7 @@ class _Open(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
-        return CutSequence.like(gradient, ctx.ranks, ctx.length)
+        return CutSequence.like(gradient, ctx.ranks, ctx.length, "backward")
 
 
 class _Close(torch.autograd.Function):
