@@ -89,7 +89,7 @@ def with_boundaries(
         shape: each for unit in plan.units if unit.sequence for shape, each in [_placed(found, plan, unit, rules)]
     }
     if not placed:
-        return plan
+        return replace(plan, around=())
     kinds = {}
     for shape, (placement, _) in placed.items():
         cut = placement.sequence

@@ -68,8 +68,7 @@ class Study:
         made = make_plan(
             self.module, self.found, tp, self.machine, self.workload, sequence_parallel=self.sequence_parallel
         )
-        made = with_boundaries(self.module, self.found, made, examples_for(self.module, self.example)[0], self.folders)
-        return replace(made, loss=self.loss) if tp > 1 else made
+        return replace(self._bounded(made), loss=self.loss) if tp > 1 else made
 
     @cached_property
     def loss(self) -> str:
@@ -79,7 +78,10 @@ class Study:
     def read(self, plan: Plan) -> Plan:
         """An edited plan with the collectives that its layouts need. Raises PlanError or UnsoundPlanError if it is refused."""
         check_plan(self.module, plan, plan.tp)
-        return make_diff(self.module, self.found, plan, self.folders).plan
+        return self._bounded(make_diff(self.module, self.found, plan, self.folders).plan)
+
+    def _bounded(self, plan: Plan) -> Plan:
+        return with_boundaries(self.module, self.found, plan, examples_for(self.module, self.example)[0], self.folders)
 
     def why(self, plan: Plan, parameter: str) -> Why:
         """Why one parameter is placed as it is. Raises UsageError naming the nearest parameter for an unknown one."""

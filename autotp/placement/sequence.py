@@ -27,7 +27,8 @@ from .conjugate import Backward, Enter, Version
 from .flow import Flow
 from .typed import TypedGraph, is_parameter
 
-aten = torch.ops.aten
+# Arguments that say which dims are meant, or how long those are that a norm needs whole.
+_OF_DIMS = frozenset({"dim", "dim0", "dim1", "normalized_shape"})
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,8 @@ class SequenceCut:
 
 
 def place_sequence(typed: TypedGraph, flow: Flow, backward: Backward, ranks: int) -> SequenceCut | str:
-    """Cut a placed unit over the positions of what it hands on, or say why that cannot be."""
+    """Cut a placed unit over the positions of what it hands on, or say why that cannot be; nothing is said of one that nothing
+    is handed to."""
     found = _handed_on(typed, flow)
     if isinstance(found, str):
         return found
@@ -97,7 +99,7 @@ def _handed_on(typed: TypedGraph, flow: Flow) -> tuple[Axis, torch.fx.Node, torc
     (output,) = typed.graph.find_nodes(op="output")
     results = [n for n in output.all_input_nodes if _is_vectors(typed, n) and not flow.held[n]]
     inputs = [node for node in typed.graph.find_nodes(op="placeholder") if node.users and _is_vectors(typed, node)]
-    why = "no result has the positions of an input"
+    why = "no result has the positions of an input" if inputs else ""
     for source in inputs:
         dims = typed.facts[source].dims
         axis = resolve(dims[-2])
@@ -107,7 +109,7 @@ def _handed_on(typed: TypedGraph, flow: Flow) -> tuple[Axis, torch.fx.Node, torc
             if sizes[0] != sizes[1] or list(axes_of(own[-2])) != list(axes_of(axis)):
                 continue
             if not isinstance(axis, Axis) or {_dim_of(axis, dims), _dim_of(axis, own)} != {len(dims) - 2}:
-                why = f"its positions are taken apart into {axis}"
+                why = "its positions are taken apart"
             elif source in flow.written:
                 why = "it writes into its input"
             else:
@@ -244,8 +246,6 @@ def _is_local(node: torch.fx.Node, fact: Fact, axis: Axis) -> bool:
         return False
     if axis in axes_of_dims(fact.contracts) or axis in axes_of_dims(fact.creates):
         return False
-    # What is given sizes, or takes out dims of size one, would see those of a slice.
-    sized = any(
-        "SymInt" in str(a.real_type) or a.name == "size" for a in schema.arguments if a.name != "normalized_shape"
-    )
-    return not sized and schema.name != "aten::squeeze"
+    # What is given sizes or places, or takes out dims of size one, would see those of a slice.
+    numbers = (argument for argument in schema.arguments if "int" in str(argument.real_type))
+    return all(number.name in _OF_DIMS for number in numbers) and schema.name != "aten::squeeze"

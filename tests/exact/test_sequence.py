@@ -11,9 +11,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import autotp
 from autotp.api import examples_for, join_ranks
@@ -27,6 +24,7 @@ from autotp.runtime.sequence import CutSequence
 from autotp.runtime.simulate import simulate
 from autotp.study import Study
 from autotp.verify import Float64, Verifier
+from benchmarks.kept import Alive
 from tests.families import FAMILIES
 
 # 13 positions: on 2, 3 and 4 ranks none has as many as all others.
@@ -341,23 +339,3 @@ def test_less_is_kept_as_predicted() -> None:
     ) * 2  # the estimate is of two bytes a number, most of the model's have four
     assert max(cut) < 0.6 * min(kept)
     assert kept[0] - cut[0] == pytest.approx(saved, rel=0.3)
-
-
-class Alive(TorchDispatchMode):
-    """Notes the storages that operators make."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.made: dict[int, tuple[StorageWeakRef, int]] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        given = {leaf.untyped_storage()._cdata for leaf in pytree.tree_leaves(args) if type(leaf) is torch.Tensor}
-        for leaf in pytree.tree_leaves(result):
-            if type(leaf) is torch.Tensor and leaf.untyped_storage()._cdata not in given:
-                storage = leaf.untyped_storage()
-                self.made[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
-        return result
-
-    def bytes(self) -> int:
-        return sum(size for storage, size in self.made.values() if not storage.expired())
