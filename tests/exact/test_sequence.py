@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from autotp.huggingface.models import build_model
 from autotp.planner.make import make_plan
 from autotp.planner.plan import Plan
 from autotp.planner.survey import survey
+from autotp.report.diff import GraphDiff, make_diff
 from autotp.rewrite.apply import apply_plan, make_compilers
 from autotp.runtime.ranks import CollectiveLog, Ranks
 from autotp.runtime.sequence import CutSequence
@@ -267,6 +269,24 @@ class Mixed(Blocks):
     kind = MixedBlock
 
 
+class ForkedBlock(Block):
+    """One value is read by two functions, each with a chain behind it: its gradient is summed before the functions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = nn.Linear(16, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(x)
+        return x + self.down(self.up(y.tanh()) * self.other(y.sigmoid()))
+
+
+class Forked(Blocks):
+    """Where gradients already differ between ranks nothing is computed on positions."""
+
+    kind = ForkedBlock
+
+
 class FoldedBlock(Block):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x.view(x.shape[0], -1, 2, 16)).view(x.shape)
@@ -278,7 +298,7 @@ class Folded(Blocks):
     kind = FoldedBlock
 
 
-@pytest.mark.parametrize(("kind", "begins", "ends"), [(Blocks, 0, 1), (Rolling, 1, 2), (Mixed, 0, 1)])
+@pytest.mark.parametrize(("kind", "begins", "ends"), [(Blocks, 0, 1), (Rolling, 1, 2), (Mixed, 0, 1), (Forked, 0, 1)])
 def test_whoever_reads_a_cut_value_reads_the_whole(kind: type[Blocks], begins: int, ends: int) -> None:
     """In Python between blocks and in operators that mix positions; where a value begins and ends to be cut is planned. The
     example's input wants no gradient, so that nothing is gathered for it."""
@@ -339,3 +359,24 @@ def test_less_is_kept_as_predicted() -> None:
     ) * 2  # the estimate is of two bytes a number, most of the model's have four
     assert max(cut) < 0.6 * min(kept)
     assert kept[0] - cut[0] == pytest.approx(saved, rel=0.3)
+
+
+# -- reports ---------------------------------------------------------------------------------------------------------
+
+
+def test_reports_show_positions() -> None:
+    """Shapes on a rank, what is gathered and when; an edited plan gets the collectives that it needs."""
+    study = Study(FAMILIES["llama"].config(), sequence_parallel=True)
+    plan = study.plan(2)
+    assert study.read(dataclasses.replace(plan, around=())) == plan
+    uncut = study.read(
+        dataclasses.replace(plan, units=tuple(dataclasses.replace(unit, sequence=False) for unit in plan.units))
+    )
+    assert not uncut.around
+    assert uncut.units[1].count("forward", kind="all_reduce") == 2
+    text = GraphDiff((make_diff(study.module, study.found, plan),)).text()
+    assert "b × s/2 × 64" in text
+    assert "reduce-scatter" in text
+    cut, whole = study.estimate(plan), study.estimate(uncut)
+    assert cut.token == whole.token
+    assert cut.memory.activations < whole.memory.activations
