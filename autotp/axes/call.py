@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from .facts import Fact
+from .facts import Fact, Pick
+from .routing import chosen_by
 from .sizes import Sizes
 from .term import ONE, Dims, Pin, Product, Term, axis, pin
 from .unify import CannotUnify, unify
@@ -131,6 +132,14 @@ class Call:
         else:
             self.equal(Product(before), Product(after))
 
+    def pick(self, rows: Term, dim: int, choice: Term, by: torch.fx.Node, *, ends: bool) -> Pick:
+        """State that rows pick parts (see `Pick`); what is picked by the same value is picked alike."""
+        by, ends = chosen_by(by, ends, choice.size)
+        for fact in self._known.values():
+            if fact.pick is not None and (fact.pick.by, fact.pick.ends) == (by, ends):
+                self.equal(choice, fact.pick.choice)
+        return Pick(rows, dim, choice, by, ends)
+
     def fact(
         self,
         *outputs: Dims,
@@ -141,6 +150,7 @@ class Call:
         creates: Iterable[Term] = (),
         attends: bool = False,
         looks_up: bool = False,
+        pick: Pick | None = None,
     ) -> Fact:
         """The record of this call."""
         return Fact(
@@ -153,6 +163,7 @@ class Call:
             creates=tuple(creates),
             attends=attends,
             looks_up=looks_up,
+            pick=pick,
         )
 
     def layout_fact(self, *outputs: Dims, creates: Iterable[Term] = ()) -> Fact:

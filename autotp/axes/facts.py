@@ -11,6 +11,22 @@ from .term import Dims, Term
 
 
 @dataclass(frozen=True)
+class Pick:
+    """Every row of a result is made with one of the parts of a table, and data say which: a row's expert.
+
+    Attributes:
+        rows: the term of the rows, in dim `dim` of the result. choice: the term of the parts.
+        by: the value that says which, `ends` how: where the rows of every part end, or each row's part by its number.
+    """
+
+    rows: Term
+    dim: int
+    choice: Term
+    by: torch.fx.Node
+    ends: bool
+
+
+@dataclass(frozen=True)
 class Fact:
     """One node: the dims of its result(s), and how the operator treats its operands.
 
@@ -27,6 +43,7 @@ class Fact:
         creates: terms that come into being here, from values equal along them (`expand`, `zeros`).
         attends: whether this is an attention core. looks_up: whether it looks rows up in a table.
         collects: whether it is the marker of a value that is gathered where it is made.
+        pick: how the rows of the result pick the parts of a table.
     """
 
     outputs: tuple[Dims, ...]
@@ -40,6 +57,7 @@ class Fact:
     attends: bool = False
     looks_up: bool = False
     collects: bool = False
+    pick: Pick | None = None
 
     @property
     def dims(self) -> Dims:

@@ -97,7 +97,7 @@ CLASSES: Mapping[str, Rule] = {
     "other": Pointwise(),
 }
 FLAGS = frozenset({"attends", "zero_to_zero"})
-SIGNATURE_KEYS = frozenset({"signature", "whole", *FLAGS})
+SIGNATURE_KEYS = frozenset({"signature", "whole", "picks", *FLAGS})
 _TEXT = (str, "text such as 'x: b t c, A: c -> b t c'")
 FUNCTION_KEYS: Mapping[str, tuple[type, str]] = {
     **dict.fromkeys(("signature", "whole", "zeros", "writes", "unused"), _TEXT),
@@ -210,7 +210,7 @@ def _read_signature(path: Path, name: str, entry: Any) -> Rule:
         _expect(path, f"{key} of {name}", value, kind, words)
     try:
         flags = {key: options[key] for key in FLAGS & options.keys()}
-        return parse_signature(options["signature"], options.get("whole", ""), **flags)
+        return parse_signature(options["signature"], options.get("whole", ""), picks=options.get("picks", ""), **flags)
     except RuleError as error:
         raise RuleError(f"{path}: {name}: {error}") from error
 

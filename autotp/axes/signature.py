@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ..errors import RuleError
 from .call import Call
-from .facts import Fact
+from .facts import Fact, Pick
 from .term import ONE, Dims, Term, axis
 
 _GROUP = re.compile(r"^(\.\.\.)?\s*((?:[A-Za-z]\s*)*)(\?)?$")
@@ -37,11 +37,12 @@ class Signature:
     whole: frozenset[str]
     attends: bool = False
     zero_to_zero: bool = False
+    picks: tuple[str, ...] = ()
 
     @property
     def contracted(self) -> frozenset[str]:
-        """Letters that no result has."""
-        kept = {letter for group in self.results for letter in group.letters}
+        """Letters that no result has, but for those that are picked and not summed over."""
+        kept = {letter for group in self.results for letter in group.letters} | set(self.picks)
         return frozenset(letter for group in self.operands for letter in group.letters) - kept
 
     def __call__(self, call: Call) -> Fact:
@@ -49,8 +50,12 @@ class Signature:
         return _Application(self, call).fact()
 
 
-def parse_signature(text: str, whole: str = "", *, attends: bool = False, zero_to_zero: bool = False) -> Signature:
+def parse_signature(
+    text: str, whole: str = "", *, attends: bool = False, zero_to_zero: bool = False, picks: str = ""
+) -> Signature:
     """Read a signature; with `zero_to_zero` results are zero where all operands are.
+
+    `picks` are three letters: rows, the parts of a table of which each row takes one, and where the rows of each part end.
 
     Raises RuleError with the group it cannot read or the letter it does not know.
     """
@@ -65,7 +70,22 @@ def parse_signature(text: str, whole: str = "", *, attends: bool = False, zero_t
             raise RuleError(f"'whole' names {letter!r}, which the signature {text!r} does not have")
     if any(group.optional for group in results):
         raise RuleError(f"a result of the signature {text!r} cannot be optional")
-    return Signature(operands, results, frozenset(whole.split()), attends, zero_to_zero)
+    if picks and not _can_pick(picks.split(), operands, results):
+        raise RuleError(
+            f"'picks' of the signature {text!r} is {picks!r}; name three of its letters: rows, which the only result has, the "
+            "parts of a table, and where the rows of each part end, which is all that some operand has"
+        )
+    return Signature(operands, results, frozenset(whole.split()), attends, zero_to_zero, tuple(picks.split()))
+
+
+def _can_pick(letters: list[str], operands: tuple[Group, ...], results: tuple[Group, ...]) -> bool:
+    if len(letters) != 3 or len(results) != 1 or results[0].leading:
+        return False
+    rows, parts, ends = letters
+    tables = [group for group in operands if parts in group.letters]
+    says = [group for group in operands if ends in group.letters]
+    fits = rows in results[0].letters and not {parts, ends} & set(results[0].letters)
+    return fits and len(tables) == 1 and [group.letters for group in says] == [(ends,)]
 
 
 def _group(part: str, text: str) -> Group:
@@ -101,7 +121,14 @@ class _Application:
             linear=[[i] for i in factors] if not added else (),
             zeros=[range(len(operands))] if self.signature.zero_to_zero else [[i, *added] for i in factors],
             attends=self.signature.attends,
+            pick=self._pick(operands) if self.signature.picks else None,
         )
+
+    def _pick(self, operands: list[tuple[Dims, Group]]) -> Pick:
+        rows, parts, ends = self.signature.picks
+        place = next(i for i, (_, group) in enumerate(operands) if group.letters == (ends,))
+        dim = self.signature.results[0].letters.index(rows)
+        return self.call.pick(self.terms[rows], dim, self.terms[parts], self.call.operands[place], ends=True)
 
     def _roles(self, groups: list[Group]) -> tuple[list[int], list[int]]:
         """The operands that are multiplied, and those that are added to their product."""

@@ -1,4 +1,5 @@
-"""Matching chains on a typed graph: every dimension that a parameter sums over, and every one that leaves the unit."""
+"""Matching chains on a typed graph: every dimension that a parameter sums over, every one of which rows pick a part each, and
+every one that leaves the unit."""
 
 from __future__ import annotations
 
@@ -43,11 +44,13 @@ _UNKNOWN, _ENDLESS = 1000, -1
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A dimension with the node where it ends; `site` is the output node for one that leaves the unit."""
+    """A dimension with the node where it ends; `site` is the output node for one that leaves the unit. `picked`: it ends
+    because rows pick a part of it each, and is not summed over."""
 
     site: torch.fx.Node
     term: Term
     source: torch.fx.Node | None = None
+    picked: bool = False
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -130,6 +133,8 @@ def _candidates(graph: torch.fx.Graph, typing: Typing) -> Iterator[_Candidate]:
         if _weights_of(node, typing):
             for term in fact.contracts:
                 yield _Candidate(node, resolve(term))
+            if fact.pick is not None and any(w.meta["val"].dim() > 2 for w in _weights_of(node, typing)):
+                yield _Candidate(node, resolve(fact.pick.choice), picked=True)
     output = next(iter(reversed(graph.nodes)))
     for node in output.all_input_nodes:
         if node in typing.facts and len(typing.facts[node].outputs) == 1 and typing.dims(node):
@@ -164,7 +169,7 @@ class _Match:
     def outcome(self) -> Proposal | tuple[int, NearMiss] | None:
         """A proposal, a near miss with the number of steps that did match, or None if the rule is about something else."""
         rule, site = self.rule, self.candidate.site
-        if (rule.end == OUTPUT) != (site.op == "output"):
+        if (rule.end == OUTPUT) != (site.op == "output") or rule.picked != self.candidate.picked:
             return None
         if rule.end != OUTPUT and operator_name(site.target) not in self.rules.classes[rule.end]:
             return None

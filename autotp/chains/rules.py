@@ -30,6 +30,7 @@ class ChainRule:
     inside: bool = False
     share: float = 0.0
     collect: str = ""
+    picked: bool = False
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,11 @@ from .options import MODEL_HELP, model_argument, read_plan, rules_option, workin
     "--plan", "plan_file", type=click.Path(path_type=Path), metavar="FILE", help="The plan; the best one unless given."
 )
 @click.option(
-    "--set", "settings", multiple=True, metavar="PATTERN=replicate", help="Leave a part whole; may be repeated."
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="PATTERN=replicate|RULE",
+    help="Leave a part whole, or let one chain rule alone cut it; may be repeated.",
 )
 @rules_option
 def export_command(

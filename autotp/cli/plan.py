@@ -45,7 +45,11 @@ from .options import (
 @click.option("--compare", type=Sizes(), metavar="N,N", default=(), help="Only these numbers of ranks, side by side.")
 @click.option("--why", "parameter", metavar="PARAMETER", help="Only one parameter: its term, rule and alternatives.")
 @click.option(
-    "--set", "settings", multiple=True, metavar="PATTERN=replicate", help="Leave a part whole; may be repeated."
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="PATTERN=replicate|RULE",
+    help="Leave a part whole, or let one chain rule alone cut it; may be repeated.",
 )
 @click.option(
     "--plan", "plan_file", type=click.Path(path_type=Path), metavar="FILE", help="Show this plan, edited or not."

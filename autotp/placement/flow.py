@@ -2,7 +2,8 @@
 
 A value *holds* a cut axis when this rank has only its slice of it. It is *partial* over a mesh factor when the true
 value is the sum over that factor's ranks. Partial sums flow through operators that are linear in them and are reduced
-only where something else needs the value; whole values are sliced only where they meet something cut.
+only where something else needs the value; whole values are sliced only where they meet something cut. A value is *routed*
+when only those rows are right on a rank that pick what it holds: with its other rows zero it is a partial sum.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from ..axes.facts import Fact, parameter_of
 from ..axes.layout import Cuts, Factor, Layout, Leaf, ProductLayout, SumLayout, is_even, layout_of
 from ..axes.term import Axis, axes_of_dims
 from ..errors import UnsoundPlanError
+from .routed import Routed, not_for_any_number, picked, row_by_row
 from .typed import TypedGraph, cut_in, factors_in, is_parameter, needs_gradient
 
 
@@ -27,12 +29,14 @@ from .typed import TypedGraph, cut_in, factors_in, is_parameter, needs_gradient
 class Use:
     """How a node reads an operand: reduced over mesh factors, then sliced along axes, then (backward) summed.
 
-    Over the factors in `once` it reads a whole value as a partial sum, of which the first rank has all.
+    Over the factors in `once` it reads a whole value as a partial sum, of which the first rank has all. A value that is
+    `routed` it reads, before all that, with the rows of other ranks zero: as a partial sum.
     """
 
     reduce: frozenset[Factor] = frozenset()
     take: frozenset[Axis] = frozenset()
     once: frozenset[Factor] = frozenset()
+    routed: Routed | None = None
 
 
 PLAIN = Use()
@@ -45,6 +49,7 @@ class Flow:
     cuts: Cuts
     held: dict[torch.fx.Node, frozenset[Axis]] = field(default_factory=dict)
     partial: dict[torch.fx.Node, frozenset[Factor]] = field(default_factory=dict)
+    routed: dict[torch.fx.Node, Routed] = field(default_factory=dict)
     zero: dict[torch.fx.Node, frozenset[Axis]] = field(default_factory=dict)
     uses: dict[tuple[torch.fx.Node, torch.fx.Node], Use] = field(default_factory=dict)
     gathers: dict[torch.fx.Node, frozenset[Axis]] = field(default_factory=dict)
@@ -61,7 +66,15 @@ class Flow:
 
     def varies(self, node: torch.fx.Node) -> frozenset[Factor]:
         """Mesh factors over whose ranks the value differs."""
-        return factors_in(self.held[node], self.cuts) | self.partial[node]
+        return factors_in(self.held[node], self.cuts) | self.partial[node] | self.routed_over(self.routed.get(node))
+
+    def routed_over(self, routed: Routed | None) -> frozenset[Factor]:
+        """Mesh factors over whose ranks other rows are right."""
+        return frozenset() if routed is None else frozenset(self.cuts[routed.routing.choice].over)
+
+    def summands(self, consumer: torch.fx.Node, operand: torch.fx.Node) -> frozenset[Factor]:
+        """Mesh factors over which an operand arrives as a partial sum, before it is reduced."""
+        return self.partial[operand] | self.routed_over(self.use(consumer, operand).routed)
 
     def reduces(self) -> Mapping[torch.fx.Node, frozenset[Factor]]:
         """Every value that is reduced, and over what."""
@@ -85,7 +98,8 @@ def flow(
     in `early` read is reduced before them.
 
     A product of a partial sum with a factor that wants a gradient stays partial if its name is in `delayed`: the factor's
-    gradient is then summed over the ranks. The names of all such products are noted in `products`.
+    gradient is then summed over the ranks. So does a result that is larger than the partial sum, which may meet another
+    one. The names of all such nodes are noted in `products`.
     Raises UnsoundPlanError, naming node and operator, where padding would be summed as if it were data.
     """
     state = Flow(cuts, gradient=needs_gradient(typed), written=typed.written(), early=early, delayed=delayed)
@@ -113,6 +127,7 @@ def _place(typed: TypedGraph, state: Flow, node: torch.fx.Node) -> None:
         if take:
             _update(state, node, operand, take=take)
     _check_contraction(typed, state, node, contracted)
+    _route(typed, state, node, held)
     carried = _carry(typed, state, node, held)
     state.held[node] = cut_in(typed.axes(node), cuts) & held
     state.partial[node] = carried | factors_in(contracted, cuts)
@@ -120,18 +135,56 @@ def _place(typed: TypedGraph, state: Flow, node: torch.fx.Node) -> None:
     state.zero[node] = frozenset(axis for axis in state.held[node] if _is_zero(typed, state, node, axis))
 
 
+def _route(typed: TypedGraph, state: Flow, node: torch.fx.Node, held: frozenset[Axis]) -> None:
+    """Whether the result is routed, by what the node picks or because its operands are; others are partial sums first."""
+    fact = typed.facts[node]
+    own = picked(node, fact, held)
+    if own is not None and state.varies(own.routing.by):
+        raise UnsoundPlanError(f"{node.name} ({node.target}) picks by a value that is not the same on all ranks")
+    found = own or _handed_on(state, node, fact, held)
+    if found is not None:
+        state.routed[node] = found
+        if node in state.written:
+            raise UnsoundPlanError(f"{node.name} ({node.target}) writes into rows of which only some are right")
+    for operand in dict.fromkeys(fact.operands):
+        before = state.routed.get(operand)
+        alike = found is not None and before is not None and before.routing == found.routing
+        if before is not None and (not alike or operand in not_for_any_number(fact)):
+            _read_rows(state, node, operand)
+
+
+def _handed_on(state: Flow, node: torch.fx.Node, fact: Fact, held: frozenset[Axis]) -> Routed | None:
+    """How the result is routed because operands are, all alike, where the node computes each row by itself."""
+    routed = [operand for operand in fact.operands if operand in state.routed]
+    routings = {state.routed[operand].routing for operand in routed if operand not in not_for_any_number(fact)}
+    if len(routings) != 1:
+        return None
+    (routing,) = routings
+    taken = factors_in(held, state.cuts).union(*(state.partial[operand] for operand in fact.operands))
+    dim = row_by_row(node, fact, routing)
+    return None if dim is None or taken & set(state.cuts[routing.choice].over) else Routed(routing, dim)
+
+
+def _read_rows(state: Flow, consumer: torch.fx.Node, operand: torch.fx.Node) -> None:
+    """Let a consumer read a routed value as a partial sum."""
+    if operand.meta["val"].dtype == torch.bool:
+        raise UnsoundPlanError(
+            f"{consumer.name} ({consumer.target}) needs all rows of {operand.name}, which has no sum"
+        )
+    _update(state, consumer, operand, routed=state.routed[operand])
+
+
 def _carry(typed: TypedGraph, state: Flow, node: torch.fx.Node, held: frozenset[Axis]) -> frozenset[Factor]:
     """Factors over which the result is a partial sum because its operands are; the others are reduced first."""
     fact = typed.facts[node]
-    arriving: frozenset[Factor] = frozenset().union(*(state.partial[operand] for operand in fact.operands))
-    groups = {factor: _summands(typed, state, node, factor) for factor in arriving - factors_in(held, state.cuts)}
+    sums = [state.summands(node, operand) for operand in fact.operands]
+    arriving: frozenset[Factor] = frozenset().union(*sums)
+    taken = factors_in(held, state.cuts) | state.routed_over(state.routed.get(node))
+    groups = {factor: _summands(typed, state, node, factor) for factor in arriving - taken}
     carried = frozenset(factor for factor, group in groups.items() if group and _may_wait(state, node, fact, group))
-    grows = size_of(node) > max((size_of(operand) for operand in fact.operands if state.partial[operand]), default=0)
-    if grows or node in state.early:
-        carried = frozenset()
     for i, operand in enumerate(fact.operands):
-        reduce = state.partial[operand] - carried
-        once = frozenset(factor for factor in carried - state.partial[operand] if i in groups[factor])
+        reduce = sums[i] - carried
+        once = frozenset(factor for factor in carried - sums[i] if i in groups[factor])
         if reduce or once:
             _update(state, node, operand, reduce=reduce, once=once)
     return carried
@@ -140,7 +193,7 @@ def _carry(typed: TypedGraph, state: Flow, node: torch.fx.Node, held: frozenset[
 def _summands(typed: TypedGraph, state: Flow, node: torch.fx.Node, factor: Factor) -> frozenset[int]:
     """The operands that are partial sums over a factor, and a bias that joins them, if a node is linear in all together."""
     fact = typed.facts[node]
-    partial = frozenset(i for i, operand in enumerate(fact.operands) if factor in state.partial[operand])
+    partial = frozenset(i for i, operand in enumerate(fact.operands) if factor in state.summands(node, operand))
     joined = partial | {i for i, operand in enumerate(fact.operands) if parameter_of(typed.facts, operand) is not None}
     groups = (partial, joined) if _is_multiplied(typed, node) else (partial,)
     group = next((group for group in groups if group in fact.linear), frozenset[int]())
@@ -155,11 +208,23 @@ def _is_multiplied(typed: TypedGraph, node: torch.fx.Node) -> bool:
 
 
 def _may_wait(state: Flow, node: torch.fx.Node, fact: Fact, group: frozenset[int]) -> bool:
-    """Returns if the sum may come after a node; where another factor of a product wants a gradient, if it is to."""
-    if any(i not in group and operand in state.gradient for i, operand in enumerate(fact.operands)):
+    """Returns if the sum may come after a node; where another factor of a product wants a gradient, or the result is larger
+    than what is summed, if it is to."""
+    if node in state.early:
+        return False
+    if _grows(state, node, fact) or any(
+        i not in group and operand in state.gradient for i, operand in enumerate(fact.operands)
+    ):
         state.products.add(node.name)
         return node.name in state.delayed
     return True
+
+
+def _grows(state: Flow, node: torch.fx.Node, fact: Fact) -> bool:
+    """Returns if a result is larger than the partial sums, and than all that they could be added to."""
+    partial = {i for i, operand in enumerate(fact.operands) if state.summands(node, operand)}
+    together = partial.union(*(group for group in fact.linear if partial <= group))
+    return size_of(node) > max(size_of(fact.operands[i]) for i in together)
 
 
 def _check_disjoint(typed: TypedGraph, state: Flow, node: torch.fx.Node) -> None:
@@ -167,7 +232,7 @@ def _check_disjoint(typed: TypedGraph, state: Flow, node: torch.fx.Node) -> None
     held = {axis: state.cuts[axis] for axis in state.held[node]}
     for dims in typed.facts[node].outputs:
         layouts = ProductLayout(tuple(layout_of(term, held) for term in dims))
-        used = [*_factors(layouts), *state.partial[node]]
+        used = [*_factors(layouts), *state.partial[node], *state.routed_over(state.routed.get(node))]
         if len(used) != len(set(used)):
             raise UnsoundPlanError(f"{node.name} ({node.target}) would be cut twice over the same ranks")
 
@@ -219,8 +284,10 @@ def _finish(typed: TypedGraph, state: Flow, output: torch.fx.Node, unread: froze
     for node in output.all_input_nodes:
         if node not in typed.facts:
             continue
-        if state.partial[node]:
-            _update(state, output, node, reduce=state.partial[node])
+        if node in state.routed:
+            _read_rows(state, output, node)
+        if summands := state.summands(output, node):
+            _update(state, output, node, reduce=summands)
         if state.held[node]:
             gathered = state.kept if keep else state.gathers
             (gathered if node in read else state.deferred)[node] = state.held[node]
@@ -233,9 +300,12 @@ def _update(
     reduce: frozenset[Factor] = frozenset(),
     take: frozenset[Axis] = frozenset(),
     once: frozenset[Factor] = frozenset(),
+    routed: Routed | None = None,
 ) -> None:
     before = state.use(consumer, operand)
-    state.uses[consumer, operand] = Use(before.reduce | reduce, before.take | take, before.once | once)
+    state.uses[consumer, operand] = Use(
+        before.reduce | reduce, before.take | take, before.once | once, before.routed or routed
+    )
 
 
 def size_of(node: torch.fx.Node) -> int:

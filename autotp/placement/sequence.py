@@ -151,7 +151,8 @@ class _Placer:
     def _may_scatter(self, node: torch.fx.Node, over: frozenset[Factor]) -> bool:
         """Returns if the sum of a value is one over all ranks, and has the positions as one dim."""
         everywhere = math.prod(factor.size for factor in over) == self.cut.over[0].size
-        return everywhere and not self.flow.held[node] and self._has_positions(node)
+        kept_apart = self.flow.held[node] or node in self.flow.routed
+        return everywhere and not kept_apart and self._has_positions(node)
 
     def _has_positions(self, node: torch.fx.Node) -> bool:
         outputs = self.typed.facts[node].outputs

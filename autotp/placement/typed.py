@@ -25,7 +25,11 @@ class TypedGraph:
         copied, nodes = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
         copied.output(copied.graph_copy(graph, nodes))
         facts = {
-            nodes[node]: replace(fact, operands=tuple(nodes[operand] for operand in fact.operands))
+            nodes[node]: replace(
+                fact,
+                operands=tuple(nodes[operand] for operand in fact.operands),
+                pick=fact.pick and replace(fact.pick, by=nodes[fact.pick.by]),
+            )
             for node, fact in typing.facts.items()
         }
         for node in [node for node in graph.nodes if "writes" in node.meta and node in nodes]:
@@ -76,6 +80,12 @@ def is_parameter(node: torch.fx.Node) -> bool:
     return bool(node.meta.get("parameter"))
 
 
+# Their results do not depend on the numbers of their operands, or pretend so.
+_WITHOUT_GRADIENT = frozenset(
+    getattr(torch.ops.aten, name).default for name in ("detach", "zeros_like", "ones_like", "full_like", "empty_like")
+)
+
+
 def needs_gradient(typed: TypedGraph) -> frozenset[torch.fx.Node]:
     """Nodes whose value may receive a gradient: reachable from parameters and differentiable inputs."""
     reached: set[torch.fx.Node] = set()
@@ -88,7 +98,7 @@ def needs_gradient(typed: TypedGraph) -> frozenset[torch.fx.Node]:
         value = node.meta["val"]
         if node.meta.get("gradient") or (
             enabled
-            and node.target is not torch.ops.aten.detach.default
+            and node.target not in _WITHOUT_GRADIENT
             and _differentiable(value)
             and any(operand in reached for operand in typed.facts[node].operands)
         ):  # an input, a parameter, or a value read from an object

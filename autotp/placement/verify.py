@@ -9,6 +9,7 @@ import torch
 from ..axes.layout import Cuts
 from ..errors import PlacementError, UnsoundPlanError
 from .flow import Flow
+from .routed import Routed, not_for_any_number, picked, row_by_row
 from .typed import TypedGraph, cut_in, factors_in
 
 
@@ -40,10 +41,10 @@ def _partials_are_linear(typed: TypedGraph, flow: Flow, node: torch.fx.Node) -> 
         factor: frozenset(
             i
             for i, operand in enumerate(fact.operands)
-            if factor in flow.partial[operand] - flow.use(node, operand).reduce | flow.use(node, operand).once
+            if factor in flow.summands(node, operand) - flow.use(node, operand).reduce | flow.use(node, operand).once
         )
         for operand in fact.operands
-        for factor in flow.partial[operand]
+        for factor in flow.summands(node, operand)
     }
     for factor, group in raw.items():
         if group and group not in fact.linear:
@@ -59,6 +60,34 @@ def _contractions_are_partial(typed: TypedGraph, flow: Flow, node: torch.fx.Node
     return f"sums over a slice but its result is not marked partial over {sorted(missing)}" if missing else None
 
 
+def _rows_stay_apart(typed: TypedGraph, flow: Flow, node: torch.fx.Node) -> str | None:
+    """Rows of other ranks are read only by what computes each row by itself, or picks by the same routing, and the result
+    has useless rows too."""
+    fact, own = typed.facts[node], flow.routed.get(node)
+    if own is not None and any(user.op == "output" and not flow.use(user, node).routed for user in node.users):
+        return "leaves the unit with rows that are of no use"
+    raw = {operand for operand in fact.operands if operand in flow.routed and not flow.use(node, operand).routed}
+    if any(own is None or flow.routed[operand].routing != own.routing for operand in raw):
+        return "reads rows that are of no use on some ranks, and its result is not routed alike"
+    if raw & not_for_any_number(fact):
+        return "reads rows that are of no use where some numbers make none"
+    if own is None or own == _picked(typed, flow, node):
+        return None
+    same = raw and row_by_row(node, fact, own.routing) == own.dim
+    return None if same else "is routed, but does not compute every row by itself"
+
+
+def _picked_parts_are_routed(typed: TypedGraph, flow: Flow, node: torch.fx.Node) -> str | None:
+    """What is picked from a table of which ranks hold some parts is routed by it."""
+    own = _picked(typed, flow, node)
+    return "picks parts that a rank may not have" if own is not None and flow.routed.get(node) != own else None
+
+
+def _picked(typed: TypedGraph, flow: Flow, node: torch.fx.Node) -> Routed | None:
+    fact = typed.facts[node]
+    return picked(node, fact, frozenset().union(*(flow.held[operand] for operand in fact.operands)))
+
+
 def _one_reduction(typed: TypedGraph, flow: Flow, node: torch.fx.Node) -> str | None:
     """All who read a value reduced read it reduced over the same factors."""
     wanted = {flow.use(user, node).reduce for user in node.users} - {frozenset()}
@@ -69,6 +98,8 @@ ROWS: tuple[Callable[[TypedGraph, Flow, torch.fx.Node], str | None], ...] = (
     _operands_agree,
     _partials_are_linear,
     _contractions_are_partial,
+    _rows_stay_apart,
+    _picked_parts_are_routed,
     _one_reduction,
 )
 

@@ -76,10 +76,13 @@ def _proposal(problem: UnitProblem, dims: tuple[object, ...], cuts: Cuts) -> Pro
 
 
 def _placement(problem: UnitProblem, node: torch.fx.Node, layouts: tuple[Layout, ...]) -> str:
-    """column, row, vocabulary or replicated, as in Megatron-LM."""
+    """column, row, vocabulary or replicated, as in Megatron-LM; expert where rows pick one of its parts."""
     if all(map(is_whole, layouts)):
         return "replicated"
     cut = [i for i, layout in enumerate(layouts) if not is_whole(layout)]
+    picked = axes_of_dims(fact.pick.choice for fact in problem.typing.facts.values() if fact.pick is not None)
+    if any(set(axes_of(problem.typing.dims(node)[i])) & picked for i in cut):
+        return "expert"
     for reader in readers(node, problem.typing):
         fact = problem.typing.facts[reader]
         contracted = {axis for term in fact.contracts for axis in axes_of(term)}

@@ -10,7 +10,7 @@ from .plan import VERSION, Plan
 ADDRESS = "https://json-schema.org/draft/2020-12/schema"
 _PLAIN = {bool: "boolean", str: "string", int: "integer", float: "number"}
 _WORDS: dict[tuple[str, str], tuple[str, ...]] = {
-    ("ParameterPlan", "placement"): ("column", "row", "vocabulary", "replicated"),
+    ("ParameterPlan", "placement"): ("column", "row", "vocabulary", "expert", "replicated"),
     ("CollectivePlan", "kind"): ("all_reduce", "all_gather", "reduce_scatter"),
     ("CollectivePlan", "phase"): ("forward", "backward"),
     ("CollectivePlan", "of"): ("activation", "parameter"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -9,11 +10,14 @@ from ..axes.layout import Cut, layout_of
 from ..axes.term import Axis, Product, Sum, Term, resolve
 from ..errors import UnsoundPlanError, UsageError, nearest
 from ..placement.place import place
-from .choose import UnitProblem, combinations
+from .balance import waiting
+from .choose import UnitProblem
 from .cost import Hardware, Workload
 from .plan import ParameterPlan, Plan
 from .survey import Survey
 from .weigh import Weigher
+
+MOST_COMBINATIONS = 4096  # of the unit's cuts that are looked at, those of least memory
 
 
 @dataclass(frozen=True)
@@ -30,8 +34,8 @@ class DimWhy:
 class Alternative:
     """Another way to hold the parameter, with the best of everything else in its unit beside it.
 
-    `elements` are the unit's parameters on a rank, `bytes` and `seconds` those of its collectives in one step; `refused` is
-    the reason if it cannot be done.
+    `elements` are the unit's parameters on a rank, `bytes` and `seconds` those of its collectives in one step, the time that
+    ranks wait for the busiest included; `refused` is the reason if it cannot be done.
     """
 
     layouts: tuple[str, ...]
@@ -93,10 +97,10 @@ class _Explainer:
         return Why(name, units, parameter, dims, tuple(self._alternatives(parameter)), tuple(misses))
 
     def _alternatives(self, parameter: ParameterPlan) -> Iterator[Alternative]:
-        """Every way to cut the parameter, in order of memory: the best combination that has it."""
+        """Every way to cut the parameter, in order of memory: the best combination that has it, of those of least memory."""
         terms = self.problem.parameters()[parameter.name]
         groups: dict[tuple[str, ...], list[tuple[int, dict[Axis, Cut]]]] = {}
-        for elements, cuts in combinations(self.problem, self.ranks):
+        for elements, cuts in itertools.islice(self.problem.combinations(self.ranks), MOST_COMBINATIONS):
             key = tuple(str(layout_of(term, cuts)) for term in terms)
             groups.setdefault(key, []).append((elements, cuts))
         for layouts, candidates in groups.items():
@@ -118,7 +122,8 @@ class _Explainer:
                 refused = refused or str(error)
                 continue
             collectives = list(self.weigher.collectives(placement))
-            seconds, sent = sum(c.seconds for c in collectives), sum(c.bytes for c in collectives)
+            sent = sum(c.bytes for c in collectives)
+            seconds = sum(c.seconds for c in collectives) + waiting(placement, self.weigher)
             if best is None or seconds < best.seconds:
                 best = Alternative(layouts, elements, sent, seconds, chosen)
         return best or Alternative(layouts, candidates[0][0], 0.0, 0.0, chosen, refused)

@@ -58,7 +58,7 @@ def work_of(
 ) -> Work:
     """The work of a unit whose parameters have a plan's layouts. Raises UnsoundPlanError for layouts that cannot be."""
     placement, weigher = placed_as_planned(plan, traced, machine, workload, rules, ranks)
-    return _Counter(placement, weigher).work()
+    return Counter(placement, weigher).work()
 
 
 def placed_as_planned(
@@ -76,7 +76,9 @@ def placed_as_planned(
     return placement, weigher
 
 
-class _Counter:
+class Counter:
+    """Counts the work of one placed unit."""
+
     def __init__(self, placement: Placement, weigher: Weigher) -> None:
         self.flow, self.facts, self.weigher = placement.flow, placement.typed.facts, weigher
         self.cut = placement.sequence
@@ -87,7 +89,7 @@ class _Counter:
         saved = dict.fromkeys((_base(value), on_positions) for value, on_positions in read)
         kept = [self._bytes(node) * self._part(on) for node, on in saved if self._counts(node)]
         return Work(
-            flops=sympy.Add(*map(self._flops, self.nodes)),
+            flops=sympy.Add(*map(self.flops, self.nodes)),
             saved=sympy.Add(*kept),
             cached=sympy.Add(*map(self._bytes, self._cached())),
         )
@@ -128,7 +130,12 @@ class _Counter:
         first = value if isinstance(value, torch.Tensor) else next(v for v in value if isinstance(v, torch.Tensor))
         return first.element_size()
 
-    def _flops(self, node: torch.fx.Node) -> sympy.Expr:
+    def size(self, node: torch.fx.Node, dim: int) -> sympy.Expr:
+        """One size of a value, whole."""
+        return self._size(node.meta["val"].shape[dim])
+
+    def flops(self, node: torch.fx.Node) -> sympy.Expr:
+        """Operations of one operator on a rank, on average."""
         fact = self.facts[node]
         if fact.attends:
             query, key = fact.operands[:2]
@@ -136,7 +143,14 @@ class _Counter:
             return 2 * keys * (self._local(query) + self._local(node))
         if len(fact.operands) < 2 or fact.looks_up or fact.collects or "opaque" in node.meta:
             return sympy.Integer(0)
-        return 2 * self._local(node) * self._contracted(fact) if fact.contracts else sympy.Integer(0)
+        return 2 * self._local(node) * self._contracted(fact) * self._rows(node) if fact.contracts else sympy.Integer(0)
+
+    def _rows(self, node: torch.fx.Node) -> sympy.Rational:
+        """How many of the rows a rank computes, if all parts are picked as often: its own, where it has them in groups."""
+        routed = self.flow.routed.get(node)
+        if routed is None or self.facts[node].pick is None:
+            return sympy.Integer(1)
+        return sympy.Rational(1, parts_of(self.flow.cuts[routed.routing.choice].over))
 
     def _contracted(self, fact: Fact) -> sympy.Expr:
         """How many products a rank adds up for every element of a result."""

@@ -17,6 +17,7 @@ from .insert import insert_collectives
 from .layers import Work, call_layers, keep_paddings_zero, mask_lookups, parameter_layouts
 from .localise import localise
 from .opaque import expect_local_shapes
+from .picks import pick_local_parts
 
 _SENDING = ("all_reduce", "all_gather", "reduce_scatter", "gather_positions", "take_positions")
 
@@ -69,6 +70,7 @@ def build(
     draw_apart(placement, ranks)
     call_layers(graph, layouts, layers or {})
     mask_lookups(graph, layouts, ranks)
+    pick_local_parts(placement, ranks)
     keep_paddings_zero(graph, layouts, ranks)
     values = _constants_as_inputs(graph, constants)
     _inputs_first(graph)

@@ -18,10 +18,12 @@ from ..axes.operators.collect import collect
 from ..axes.term import Axis, Sum, Term, axes_of_dims, resolve
 from ..placement.flow import Flow
 from ..placement.place import Placement
+from ..placement.routed import Routed
 from ..placement.typed import factors_in, is_parameter
 from ..runtime import collectives
 from ..runtime.deferred import Deferred
 from ..runtime.logits import CutLogits
+from ..runtime.routing import has_own_number, is_between_ends, own_rows
 from .positions import Positions
 
 
@@ -79,7 +81,9 @@ class _Inserter:
         value, use, enter = operand, flow.use(consumer, operand), self.entered.get((consumer, operand))
         if self.positions is not None and self.positions.is_cut(operand, use):
             value, enter = self.positions.read(consumer, operand, use), None
-        elif use.reduce:
+        if use.routed:
+            value = self._own_rows(value, use.routed)
+        if use.reduce and not (self.positions is not None and self.positions.is_cut(operand, use)):
             value = self._reduced(value, use.reduce)
         if use.once:
             value = self._once(value, use.once)
@@ -137,18 +141,31 @@ class _Inserter:
         *,
         taken: frozenset[Axis] = frozenset(),
         joined: frozenset[Axis] = frozenset(),
+        others: tuple[torch.fx.Node, ...] = (),
     ) -> torch.fx.Node:
-        """One node per key, right after the value it is made from, or right before another node.
+        """One node per key, right after the value it is made from, or right before another node. It reads `others` too.
 
         The result is a slice along the axes its value is, those in `taken` too, those in `joined` no more.
         """
         if key not in self.made:
             with self.graph.inserting_after(value) if before is None else self.graph.inserting_before(before):
-                node = self.graph.call_function(function, (value, self.ranks))
+                node = self.graph.call_function(function, (value, *others, self.ranks))
             held = value.meta["held"] if "collective" in value.meta else self.placement.flow.held[value]
             node.meta = {"val": value.meta["val"], "collective": inserted, "held": (held | taken) - joined}
             self.made[key] = node
         return self.made[key]
+
+    def _own_rows(self, value: torch.fx.Node, routed: Routed) -> torch.fx.Node:
+        routing, cut = routed.routing, self.placement.flow.cuts[routed.routing.choice]
+        parts, dim, ends = Leaf(routing.choice.size, cut), routed.dim, routing.ends
+
+        def keep_own(value: torch.Tensor, by: torch.Tensor, ranks: Any) -> torch.Tensor:
+            count = value.shape[dim]
+            own = is_between_ends(by, count, ranks, parts) if ends else has_own_number(by, ranks, parts)
+            return own_rows(value, own, dim)
+
+        inserted = Inserted("own", "forward", "activation", cut.over)
+        return self._make((value, "own"), value, keep_own, inserted, others=(routing.by,))
 
     def _reduced(self, value: torch.fx.Node, over: frozenset[Any]) -> torch.fx.Node:
         factors = ordered(over)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import multiprocessing
 import os
@@ -192,6 +193,7 @@ def _rank_main(job: _Job) -> bytes:
     signal.setitimer(signal.ITIMER_REAL, job.limit_s)
     threading.Thread(target=_end_with_launcher, daemon=True).start()
     os.environ.update(job.environment)
+    gc.freeze()  # a collection would copy every page that holds what was imported before the fork
     torch.set_num_threads(1)
     try:
         stay_on_this_host()

@@ -415,6 +415,8 @@ LOOKUPS = [
         **TABLE,
     ),
     Case("aten.index", "A b, c", lambda x, i: x[i], [normal, numbers(2)]),
+    Case("aten.index", "v b c, d", lambda x, i: x[i], [normal, numbers(5)], {"v": 5, "d": 9}, tables=[0]),
+    Case("aten.index", "v, d", lambda x, i: x[i - 2].exp(), [normal, numbers(5)], {"v": 5, "d": 9}, tables=[0]),
     Case("aten.index", "a B c, d e", lambda x, i: x[:, i], [normal, numbers(2)]),
     Case("aten.index", "A B c, d, d", lambda x, i, j: x[i, j], [normal, numbers(2), numbers(2)]),
     Case("aten.index", "A B C, D, D", lambda x, i, j: x[i, :, j], [normal, numbers(2), numbers(2)]),
@@ -426,6 +428,9 @@ LOOKUPS = [
     Case("aten.scatter", "a B, a 1, a 1", lambda x, i, y: x.scatter(1, i, y), [normal, numbers(2)]),
     Case("aten.scatter", "a B, a 1", lambda x, i: x.scatter(-1, i, 1.0), [normal, numbers(2)]),
     Case("aten.scatter_add", "a B, a C, a C", lambda x, i, y: x.scatter_add(1, i, y), [normal, numbers(2)]),
+    Case("aten.index_add", "A b, C, C b", lambda x, i, y: x.index_add(0, i, y), [normal, numbers(2)]),
+    Case("aten.index_add", "a B c, D, a D c", lambda x, i, y: x.index_add(-2, i, y, alpha=3), [normal, numbers(2)]),
+    Case("aten.index_add", "C, C b", lambda i, y: y.new_zeros(4, y.shape[1]).index_add(0, i, y), [numbers(4)]),
     Case("aten.index_select", "a B c, D", lambda x, i: x.index_select(1, i), [normal, numbers(2)]),
     Case("aten.one_hot", "a b", lambda i: functional.one_hot(i, 3), [numbers(3)]),
 ]
@@ -435,7 +440,7 @@ CONTRACTIONS = [
     Case("aten.linear", "a b i, o i, o", functional.linear),
     Case("aten.linear", "i, o i", functional.linear),
     *(
-        Case(operator, "N k, E k m, E", product, [normal, normal, ends], {"N": ROWS_IN_GROUPS, "E": 4})
+        Case(operator, "N k, e k m, G", product, [normal, normal, ends], {"N": ROWS_IN_GROUPS, "e": 4, "G": 4})
         for operator, product in (
             ("autotp.grouped_mm", torch.ops.autotp.grouped_mm),
             ("transformers.grouped_mm_fallback", torch.ops.transformers.grouped_mm_fallback),
@@ -511,6 +516,7 @@ ATTENTION = [
         ("b h s D, b h T D, b h T e, 1 h 1 T", {}, ()),
         ("b h s D, b 1 T D, b 1 T e", {}, ()),
         (GROUPED, {"enable_gqa": True}, ()),
+        ("b (g r) s D, b g T D, b (g r) T e", {"enable_gqa": True}, ()),
         ("b (g r) T D, b g T D, b g T e", {"enable_gqa": True, "is_causal": True}, ()),
         (f"{GROUPED}, b 1 s T", {"enable_gqa": True}, ()),
         (f"{GROUPED}, (g r) s T", {"enable_gqa": True}, ()),

@@ -90,6 +90,29 @@ def test_a_signature_that_cannot_be_read_says_why(text: str, whole: str, reason:
         parse_signature(text, whole)
 
 
+def test_rows_may_pick_parts_of_an_operand() -> None:
+    signature = parse_signature("n k, e k m, g -> n m", "n g", picks="n e g")
+    assert (signature.contracted, signature.picks) == ({"k"}, ("n", "e", "g"))
+
+
+@pytest.mark.parametrize(
+    ("text", "picks"),
+    [
+        ("n k, e k m, g -> n m", "n e"),
+        ("n k, e k m, g -> n m", "k e g"),
+        ("n k, e k m, g -> n m", "n m g"),
+        ("n k, e k m, e -> n m", "n e e"),
+        ("n k, e k m, e g -> n m", "n e g"),
+        ("... n k, e k m, g -> ... n m", "n e g"),
+    ],
+)
+def test_picks_that_are_none_say_what_they_need(text: str, picks: str) -> None:
+    with pytest.raises(
+        RuleError, match=f"'picks' of the signature .* is '{picks}'; name three of its letters: rows, which"
+    ):
+        parse_signature(text, picks=picks)
+
+
 def test_a_call_that_is_not_as_its_signature_says_is_named(tmp_path: Path, operands: list[torch.Tensor]) -> None:
     rules = operator_rules((folder(tmp_path, '[tests]\ndoubled_product = "n k -> n k"'),))
     graph = capture(KERNEL, operands).traced.graph

@@ -121,8 +121,9 @@ class Experts(nn.Module):
         return functional.grouped_mm(rows, weights.transpose(1, 2), offs=ends)
 
 
-def test_experts_are_cut_inside_every_expert() -> None:
-    assert proposed(Experts()) == {"experts": ([24], {"gate_up", "down"})}
+def test_experts_are_cut_inside_every_expert_or_apart() -> None:
+    stacks = {"gate_up", "down"}
+    assert proposed(Experts()) == {"experts": ([24], stacks), "whole_experts": ([4], stacks)}
     (unit,) = autotp.plan(Experts(), 2, example=X).units
     assert {p.name: (p.placement, p.layouts) for p in unit.parameters} == {
         "router.weight": ("replicated", ("4", "32")),

@@ -6,6 +6,7 @@ import copy
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import pytest
@@ -122,6 +123,16 @@ def of_one_token(model: Any, models: Models) -> Result:
     return write(model, IDS[:, :1]), write(model, IDS[:, :2]), write(model, IDS[:, :1])
 
 
+def with_a_quantized_cache(model: Any, models: Models) -> Result:
+    """Groups of numbers within one head and position share a scale, so a rank's heads are quantized as the whole are."""
+    library = pytest.importorskip("optimum.quanto.library", reason="quantized caches need optimum-quanto")
+    # Two numbers of 4 bits in a byte, as its C++ reads them, which would first be compiled for a minute.
+    unpack = SimpleNamespace(unpack=lambda packed, bits: torch.cat([packed & 15, packed >> 4]))
+    library.extensions.get_extension("quanto_cpp")._lib = unpack
+    settings = {"backend": "quanto", "nbits": 4, "q_group_size": 8, "residual_length": 4}
+    return (write(model, cache_implementation="quantized", cache_config=settings),)
+
+
 Mode: TypeAlias = Callable[[Any, Models], Result]
 MODES: dict[str, Mode] = {
     "greedy": lambda model, _: (write(model),),
@@ -148,6 +159,7 @@ MODES: dict[str, Mode] = {
     "over turns": over_turns,
     "plain forwards": plain_forwards,
     "a prompt of one token": of_one_token,
+    "quantized cache": with_a_quantized_cache,
 }
 
 

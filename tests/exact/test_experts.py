@@ -1,4 +1,4 @@
-"""Mixtures of experts: equal to the dense model, cut inside every expert, one sum a block's experts cost forward."""
+"""Mixtures of experts: equal to the dense model, cut inside every expert or over experts, at one sum forward for a block's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import autotp
 from autotp.huggingface.models import build_model
 from autotp.planner.cost import Workload
 from autotp.planner.make import make_plan
-from autotp.planner.plan import Plan, UnitPlan
+from autotp.planner.plan import ParameterPlan, Plan, UnitPlan
+from autotp.planner.settings import apply_settings
 from autotp.verify import Verifier
 from tests.families import MIXTURES
 
@@ -28,35 +29,69 @@ def verifier(name: str) -> Verifier:
     return Verifier(MIXTURES[name].config())
 
 
-def plan_of(name: str, tp: int, workload: Workload = MANY) -> Plan:
+INSIDE, APART = "experts", "whole_experts"
+# Those with groups of rows, or stacks that are indexed.
+GROUPED = [name for name in MIXTURES if name != "llama4_text"]
+
+
+def plan_of(name: str, tp: int, workload: Workload = MANY, rule: str = "") -> Plan:
+    """The best plan, or the best of those whose experts are cut by one rule."""
     found = verifier(name)
-    return make_plan(found.dense, found.found, tp, workload=workload)
+    survey = apply_settings(found.dense, found.found, {"*.experts": rule} if rule else {})
+    return make_plan(found.dense, survey, tp, workload=workload)
+
+
+def stacks_of(unit: UnitPlan) -> list[ParameterPlan]:
+    return [p for p in unit.parameters if len(p.shape) == 3]
 
 
 def blocks(plan: Plan) -> list[UnitPlan]:
     return [unit for unit in plan.units if unit.instances[0].rpartition(".")[2].isdigit()]
 
 
-@pytest.mark.parametrize(("name", "tp"), [(name, tp) for name in MIXTURES for tp in SIZES])
-def test_equals_the_loop_over_chosen_experts(name: str, tp: int) -> None:
+WAYS = [("llama4_text", ""), *((name, rule) for name in GROUPED for rule in (INSIDE, APART))]
+
+
+@pytest.mark.parametrize(("name", "rule", "tp"), [(*way, tp) for way in WAYS for tp in SIZES])
+def test_equals_the_loop_over_chosen_experts(name: str, rule: str, tp: int) -> None:
     """Every gradient is compared, those of the routers and of the inputs of every block included."""
-    verifier(name).verify(tp, plan_of(name, tp)).raise_for_failure()
+    verifier(name).verify(tp, plan_of(name, tp, rule=rule)).raise_for_failure()
 
 
-@pytest.mark.parametrize("name", MIXTURES)
-def test_attention_and_all_experts_of_a_block_cost_one_sum_each(name: str) -> None:
-    for unit in blocks(plan_of(name, 2)):
+@pytest.mark.parametrize(("name", "rule"), WAYS)
+def test_attention_and_all_experts_of_a_block_cost_one_sum_each(name: str, rule: str) -> None:
+    for unit in blocks(plan_of(name, 2, rule=rule)):
         assert unit.count("forward", kind="all_reduce") == MIXTURES[name].forward
 
 
 @pytest.mark.parametrize("name", MIXTURES)
 def test_every_expert_is_cut_and_the_router_is_not(name: str) -> None:
-    for unit in blocks(plan_of(name, 4)):
-        stacked = [p for p in unit.parameters if len(p.shape) == 3]
-        assert [p.placement for p in stacked] == ["column", "row"]
-        assert all(p.local_shape[0] == p.shape[0] == 4 for p in stacked)
-        assert all(p.local_elements * 4 == p.elements // 30 * 32 for p in stacked)
-        assert {p.placement for p in unit.parameters if p.shape == (4, 64)} == {"replicated"}
+    for unit in blocks(plan_of(name, 4, rule=INSIDE if name in GROUPED else "")):
+        assert [p.placement for p in stacks_of(unit)] == ["column", "row"]
+        assert all(p.local_shape[0] == p.shape[0] == 4 for p in stacks_of(unit))
+        assert all(p.local_elements * 4 == p.elements // 30 * 32 for p in stacks_of(unit))
+        assert {p.placement for p in unit.parameters if p.shape == (4, 64) and "experts" not in p.name} == {
+            "replicated"
+        }
+
+
+@pytest.mark.parametrize("name", GROUPED)
+@pytest.mark.parametrize(("tp", "experts"), [(2, 2), (3, 2), (4, 1)])
+def test_a_rank_has_some_experts_whole_and_the_router_too(name: str, tp: int, experts: int) -> None:
+    """Of four experts over three ranks the last has none."""
+    for unit in blocks(plan_of(name, tp, rule=APART)):
+        assert [p.placement for p in stacks_of(unit)] == ["expert", "expert"]
+        assert all(p.local_shape == (experts, *p.shape[1:]) for p in stacks_of(unit))
+        assert {p.placement for p in unit.parameters if p.shape == (4, 64) and "experts" not in p.name} == {
+            "replicated"
+        }
+
+
+@pytest.mark.parametrize("name", ["mixtral", "gpt_oss"])
+def test_the_way_that_pads_less_is_taken_else_the_one_with_even_work(name: str) -> None:
+    """Two ranks divide the inner width of 30 and the four experts, three ranks only the width, four only the experts."""
+    rules = [{p.rule for unit in blocks(plan_of(name, tp)) for p in stacks_of(unit)} for tp in SIZES]
+    assert rules == [{INSIDE}, {INSIDE}, {APART}]
 
 
 def test_few_tokens_are_summed_where_that_saves_calls() -> None:
@@ -71,9 +106,10 @@ def test_other_implementations_of_the_same_experts(name: str, implementation: st
     config = MIXTURES[name].config()
     config._experts_implementation = implementation
     found = Verifier(config)
-    report = found.verify(3)
-    report.raise_for_failure()
-    assert report.elements[1] < 0.5 * report.elements[0]
+    apart = make_plan(found.dense, apply_settings(found.dense, found.found, {"*.experts": APART}), 4)
+    for report in (found.verify(3), found.verify(4, apart)):
+        report.raise_for_failure()
+        assert report.elements[1] < 0.5 * report.elements[0]
     torch.testing.assert_close(found.outputs, verifier(name).outputs, rtol=1e-9, atol=1e-9)
 
 
@@ -119,6 +155,20 @@ class ListOfExperts(nn.Module):
         return x + result
 
 
+class InTurn(ListOfExperts):
+    """The experts that are modules compute, one after the other, the tokens that chose them, and are added up."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x.reshape(-1, 16)
+        weights, chosen = self.router(rows).softmax(-1).topk(2)
+        mask = functional.one_hot(chosen, 3).permute(2, 1, 0)
+        result = torch.zeros_like(rows)
+        for i, expert in enumerate(self.experts):
+            place, which = torch.where(mask[i])
+            result.index_add_(0, which, expert(rows[which]) * weights[which, place, None])
+        return x + result.reshape(x.shape)
+
+
 class OnlyChosen(ListOfExperts):
     """The experts that are modules compute the tokens that chose them, which only the data say."""
 
@@ -144,12 +194,28 @@ class Stack(nn.Module):
 X = torch.randn(2, 5, 16, requires_grad=True)
 
 
+@pytest.mark.parametrize("kind", [ListOfExperts, InTurn])
 @pytest.mark.parametrize("tp", SIZES)
-def test_experts_that_are_modules_share_one_sum(tp: int) -> None:
-    plan = autotp.plan(Stack(ListOfExperts), tp, example=(X,), tokens=10**7)
+def test_experts_that_are_modules_share_one_sum(kind: type[nn.Module], tp: int) -> None:
+    plan = autotp.plan(Stack(kind), tp, example=(X,), tokens=10**7)
     (unit,) = plan.units
     assert unit.count("forward") == 1
-    autotp.verify(Stack(ListOfExperts), tp, plan=plan, example=(X,)).raise_for_failure()
+    assert {p.placement for p in unit.parameters if "experts" in p.name and len(p.shape) == 2} == {"column", "row"}
+    autotp.verify(Stack(kind), tp, plan=plan, example=(X,)).raise_for_failure()
+
+
+class Several(ListOfExperts):
+    """More experts than there are combinations of their cuts to try."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router, self.experts = nn.Linear(16, 13), nn.ModuleList(Expert() for _ in range(13))
+
+
+def test_many_experts_that_are_modules_are_cut_alike() -> None:
+    (unit,) = autotp.plan(Stack(Several), 2, example=(X,), tokens=10**7).units
+    assert unit.count("forward") == 1
+    assert {p.local_elements * 2 for p in unit.parameters if "weight" in p.name and "experts" in p.name} == {16 * 24}
 
 
 def test_experts_that_the_data_choose_stay_whole_with_the_reason() -> None:

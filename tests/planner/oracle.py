@@ -4,7 +4,8 @@ The cuts: every chain is whole or spread over the ranks, in every factorisation 
 is tried; the best has the fewest parameter elements on a rank, and of those the least time.
 
 The backward: every value gets the set of mesh factors over which its gradient varies. A value's gradient can only vary
-where the gradients of all who read it do, except that a reduction or a collection makes whole what varied before it. It
+where the gradients of all who read it do, except that a reduction or a collection makes whole what varied before it, and
+that a whole value which joins a partial sum has the gradient of that sum, which every rank has. It
 must vary where the value itself does, and must not at inputs, parameters and reduced values. Where a reader's gradient
 varies over more factors than the value's, the value's is summed: one call for all readers with the same further factors.
 """
@@ -23,6 +24,7 @@ from autotp.axes.layout import Cut, Factor
 from autotp.axes.term import Axis, Product, Term, resolve
 from autotp.errors import UnsoundPlanError
 from autotp.placement.place import Placement, place
+from autotp.planner.balance import waiting
 from autotp.planner.choose import UnitProblem
 from autotp.planner.weigh import Weigher
 
@@ -33,7 +35,8 @@ Spread: TypeAlias = Mapping[Axis, tuple[int, int]]
 
 
 def best_cuts(problem: UnitProblem, ranks: int, weigher: Weigher) -> tuple[int, float]:
-    """Parameter elements on a rank, and seconds of all collectives, of the best combination that can be placed."""
+    """Parameter elements on a rank, and seconds of all collectives and of waiting for the busiest rank, of the best combination
+    that can be placed."""
     by_elements: dict[int, list[dict[Axis, Cut]]] = {}
     for cuts in all_cuts(problem, ranks):
         by_elements.setdefault(_elements(problem, cuts), []).append(cuts)
@@ -44,7 +47,7 @@ def best_cuts(problem: UnitProblem, ranks: int, weigher: Weigher) -> tuple[int, 
                 placement = place(problem.graph, problem.typing, cuts, weigher.price, problem.unread)
             except UnsoundPlanError:
                 continue
-            found.append(weigher.seconds(placement))
+            found.append(weigher.seconds(placement) + waiting(placement, weigher))
         if found:
             return elements, min(found)
     raise AssertionError("nothing can be placed, not even the uncut unit")
@@ -204,7 +207,7 @@ class _Labelling:
         node = version[0]
         sums = set()
         for reader in self.readers.get(version, ()):
-            across = self.reduced[node] if reader[0] is node else _gathered(self.placement, reader[0])
+            across = self.reduced[node] if reader[0] is node else self._made_whole(node, reader[0])
             if label - across - of[reader]:
                 return math.inf
             sums.add(of[reader] - label - across)
@@ -216,6 +219,10 @@ class _Labelling:
         if scattered and not version[1]:
             total += _scatter_seconds(self.seconds, node, scattered, _gathered(self.placement, node))
         return total
+
+    def _made_whole(self, node: torch.fx.Node, reader: torch.fx.Node) -> Factors:
+        """The factors for which a step of the graph makes a gradient whole."""
+        return _gathered(self.placement, reader) | self.placement.flow.use(reader, node).once
 
     def everything(self) -> float:
         """The least cost, by trying every labelling."""

@@ -17,7 +17,7 @@ from autotp.planner.spare import padded, shared
 from autotp.planner.why import Why
 from autotp.study import Study
 from autotp.verify import verify
-from tests.families import FAMILIES, LLAMA_LIKE, Family
+from tests.families import FAMILIES, LLAMA_LIKE, MIXTURES, Family
 
 
 @functools.cache
@@ -53,12 +53,28 @@ def test_layers_that_are_set_differently_part_ways() -> None:
     [
         ("mlp", "'mlp' is no setting; write PATTERN=replicate"),
         ("=replicate", "'=replicate' is no setting"),
-        ("mlp=column", "'column' is no setting; the only one is replicate"),
+        ("mlp=", "'mlp=' is no setting; write PATTERN=replicate, .* or the name of a chain rule"),
     ],
 )
 def test_a_setting_that_is_none_says_why(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         parse_setting(text)
+
+
+@pytest.mark.parametrize("value", ["column", "gated_mpl"])
+def test_a_rule_that_cuts_nothing_there_names_those_that_do(value: str) -> None:
+    message = rf"'{value}' is no setting for '\*\.mlp'; the ones there are: replicate, gated_mlp\. --why PARAMETER says"
+    with pytest.raises(UsageError, match=message):
+        Study(FAMILIES["llama"].config(), settings={"*.mlp": value})
+
+
+@pytest.mark.parametrize(("rule", "other"), [("experts", "whole_experts"), ("whole_experts", "experts")])
+def test_a_rule_that_is_set_is_the_only_one(rule: str, other: str) -> None:
+    plan = Study(MIXTURES["mixtral"].config(), settings={"model.layers.*": rule}).plan(2)
+    unit = plan.unit_of("model.layers.0")
+    assert unit is not None
+    assert {p.rule for p in unit.parameters} == {"", "attention", rule}
+    assert any(f"rule {other}" in entry and f"cut by rule {rule} as set" in entry for entry in unit.not_cut)
 
 
 def test_a_pattern_that_matches_nothing_names_the_nearest() -> None:

@@ -33,16 +33,18 @@ from autotp.report.diff.graphs import is_visible
 from autotp.rewrite.apply import apply_plan, make_compilers
 from autotp.rewrite.build import Program, build
 from autotp.runtime.ranks import Ranks
-from tests.families import FAMILIES
+from tests.families import FAMILIES, MIXTURES
 
 SOME = ("llama", "qwen3", "phi3", "gptj", "gpt_neox", "falcon_multi_query", "bloom", "olmo2", "deepseek_v2", "bert")
+# The experts of one more are apart on four ranks.
+SOME += ("gpt_oss",)
 BATCH, SEQUENCE = 3, 13
 
 
 @cache
 def surveyed(family: str) -> tuple[nn.Module, Survey]:
     torch.manual_seed(0)
-    model = models.build_model(FAMILIES[family].config(), meta=False)
+    model = models.build_model((FAMILIES | MIXTURES)[family].config(), meta=False)
     return model, survey(model, examples_for(model, None), ())
 
 
@@ -223,6 +225,17 @@ def test_reasons_name_values_readers_and_axes() -> None:
     assert step(unit, "silu").by == "rule gated_mlp"
     assert step(unit, "self_attn_q_proj_weight").by == "rule attention"
     assert enter.gradient == "a part of the sum over both ranks"
+
+
+def test_rows_of_other_ranks_become_zero_before_a_sum() -> None:
+    unit = next(unit for unit in difference("gpt_oss", 4).units if unit.instances == ("model.layers.0",))
+    product, own = step(unit, "grouped_mm_1"), step(unit, "keep_own")
+    assert (product.change, product.state, product.role) == ("replaced", "slice", "expert")
+    assert "a rank computes the rows that pick its slice along" in product.why
+    assert own.state == "partial"
+    assert own.transfer is not None
+    assert (own.transfer.forward, own.transfer.forward_bytes) == ("zeros around own rows", 0)
+    assert "those that picked what other ranks hold become zero: a partial sum for mlp.experts (index_4)" in own.why
 
 
 def test_sums_in_another_order_replace_the_models_own() -> None:

@@ -1,12 +1,14 @@
-"""Lookups: what is indexed must be whole, except an embedding's rows, which may be spread over ranks."""
+"""Lookups: what is indexed must be whole, except the rows of a parameter, which may be spread over ranks."""
 
 from __future__ import annotations
 
 import torch
 
-from ..call import Call
+from ..call import Call, operator_name
 from ..facts import Fact
 from ..term import ONE, Dims, Term
+
+_ZEROS = ("aten.zeros", "aten.new_zeros", "aten.zeros_like")
 
 
 def embedding(call: Call) -> Fact:
@@ -21,10 +23,15 @@ def embedding(call: Call) -> Fact:
 
 
 def index(call: Call) -> Fact:
-    """x[i, j, :]: indexed dims are whole; the result of the index comes where the first index was."""
+    """x[i, j, :]: indexed dims are whole; the result of the index comes where the first index was. The first dim of a
+    parameter may be spread where each row of the result picks its part of it."""
     source = call.dims(call.get("self"))
     indices = list(call.get("indices"))
     used = [position for position, value in enumerate(indices) if value is not None]
+    if _picks(call, indices):
+        (rows,) = call.dims(indices[0])
+        pick = call.pick(rows, 0, source[0], indices[0], ends=False)
+        return call.fact((rows, *source[1:]), linear=[[0]], zeros=[[0]], pick=pick)
     call.pin([source[position] for position in used], "it is indexed by data")
     joint = call.broadcast([call.dims(indices[position]) for position in used])
     if used != list(range(used[0], used[0] + len(used))):
@@ -34,6 +41,15 @@ def index(call: Call) -> Fact:
     if any(indices[p].meta["val"].dtype == torch.bool for p in used) or [d.size for d in dims] != call.shape():
         return _whole(call, [*source, *joint])
     return call.fact(dims, linear=[[0]], zeros=[[0]])
+
+
+def _picks(call: Call, indices: list[torch.fx.Node | None]) -> bool:
+    """Returns if one list of whole numbers says which part of a parameter is in every row of the result."""
+    table, numbers = call.get("self"), indices[0]
+    if not (table.op == "get_attr" and table.meta.get("parameter") and len(indices) == 1 and numbers is not None):
+        return False
+    value = numbers.meta["val"]
+    return value.dim() == 1 and value.dtype in (torch.int32, torch.int64)
 
 
 def index_put(call: Call) -> Fact:
@@ -66,6 +82,19 @@ def scatter(call: Call) -> Fact:
     if isinstance(call.get("src"), torch.fx.Node):
         _match(call, target, call.dims(call.get("src")), position)
     return call.fact(target)
+
+
+def index_add(call: Call) -> Fact:
+    """Values are added to some places along a dim, which is whole; element by element along the others."""
+    target, source = call.dims(call.get("self")), call.dims(call.get("source"))
+    position = call.dim(call.get("dim"), len(target))
+    call.pin([target[position], source[position], *call.dims(call.get("index"))], "it is indexed by data")
+    for i, (left, right) in enumerate(zip(target, source, strict=True)):
+        if i != position:
+            call.equal(left, right)
+    places = [0, 2]
+    from_nothing = operator_name(call.get("self").target) in _ZEROS
+    return call.fact(target, linear=[places, *([[2]] if from_nothing else [])], zeros=[places])
 
 
 def index_select(call: Call) -> Fact:
@@ -107,6 +136,7 @@ RULES = {
     "aten.gather": gather,
     "aten.scatter": scatter,
     "aten.scatter_add": scatter,
+    "aten.index_add": index_add,
     "aten.index_select": index_select,
     "aten.one_hot": one_hot,
 }

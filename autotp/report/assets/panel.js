@@ -4,7 +4,7 @@ const escapes = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
 const safe = (text) => String(text).replace(/[&<>"]/g, (letter) => escapes[letter]);
 const STATES = { whole: "whole on every rank", slice: "a slice on every rank", partial: "a partial sum on every rank" };
 const CHANGES = { same: "unchanged", shape: "smaller on a rank", replaced: "replaced", inserted: "inserted", removed: "removed" };
-const ROLES = { column: "column-parallel", row: "row-parallel", vocabulary: "vocabulary-parallel" };
+const ROLES = { column: "column-parallel", row: "row-parallel", vocabulary: "vocabulary-parallel", expert: "expert-parallel" };
 
 function showPanel() {
   const layout = layoutNow(), card = state.selected === null ? null : layout.cards.get(state.selected);

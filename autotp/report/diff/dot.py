@@ -16,6 +16,7 @@ FILLS = {
     "column": "#bfdbfe",
     "row": "#fde68a",
     "vocabulary": "#bfdbfe",
+    "expert": "#bfdbfe",
     "slice": "#e0f2fe",
     "partial": "#fef3c7",
     "whole": "#ffffff",

@@ -37,10 +37,18 @@ def gradient_parts(
     """For every value the mesh factors over whose ranks the gradients, as they arrive, are parts of a sum."""
     parts: dict[torch.fx.Node, frozenset[Factor]] = {}
     for node in reversed(list(graph.nodes)):
-        if node in held:
+        if node in held and _is_whole_number(node):
+            parts[node] = frozenset()
+        elif node in held:
             arriving = (_through(user, held, parts, cuts) for user in node.users if user in held)
             parts[node] = frozenset[Factor]().union(*arriving) - factors_in(held[node].axes, cuts)
     return parts
+
+
+def _is_whole_number(node: torch.fx.Node) -> bool:
+    """Returns if no gradient comes back through a value: an index, a count."""
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex())
 
 
 def _through(

@@ -80,6 +80,9 @@ class Reasons:
             if before >= held.partial:
                 return "linear in partial sums, so its result is one too: no collective is needed yet"
             return f"sums over {self.letters(held.summed)}, of which a rank has a slice: its result is a partial sum"
+        origin = self.sides.origin(node)
+        if origin is not None and (routed := self.sides.flow.routed.get(origin[0])) is not None:
+            return f"a rank computes the rows that pick its slice along {self.letters([routed.routing.choice])}"
         if held.axes:
             return f"a rank computes its slice along {self.letters(held.axes)}"
         return "the same on every rank, computed by each"
@@ -109,6 +112,10 @@ class Reasons:
             return (
                 INSERTED,
                 f"{name} is the same {ranks} and is added to a partial sum by {readers}: the first of them has it",
+            )
+        if what.kind == "own":
+            return INSERTED, (
+                f"of the rows of {name}, those that picked what other ranks hold become zero: a partial sum for {readers}"
             )
         if what.kind == "slice":
             letters = self.letters(self.sides.held[node].axes - self.sides.held[next(inputs_of(node))].axes)

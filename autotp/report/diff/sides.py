@@ -88,6 +88,9 @@ class Sides:
         inserted = node.meta.get("collective")
         if inserted is not None and inserted.kind == "once":
             return Held(sources[0].axes, sources[0].partial | frozenset(inserted.over))
+        if inserted is not None and inserted.kind == "own":
+            axes = node.meta["held"]
+            return Held(axes, sources[0].partial | frozenset(inserted.over), sources[0].axes - axes)
         sums = inserted is not None and inserted.kind in ("all_reduce", "reduce_scatter")
         if inserted is None or not sums or inserted.phase != "forward":
             return Held(node.meta.get("held", sources[0].axes), sources[0].partial, sources[0].summed)
@@ -100,6 +103,8 @@ class Sides:
         axes, partial, cuts = self.flow.held[node], self.flow.partial[node], self.flow.cuts
         if self.positions is not None and node in self.positions.held and node is not self.positions.source:
             return Held(axes | {self.positions.axis})
+        if node in self.flow.routed:  # a slice too, of the rows that pick a part of the axis
+            axes |= {self.flow.routed[node].routing.choice}
         if not partial:
             return Held(axes)
         own = {axis for term in fact.contracts for axis in axes_of(term) if axis in cuts}

@@ -190,7 +190,7 @@ class _Steps:
         if origin.name in self.sides.facts and self.sides.facts[origin.name][1].attends:
             return "attention"
         placements = [self.placements.get(str(s.target), "") for s in inputs_of(origin) if is_parameter(s)]
-        return next((p for p in placements if p in ("row", "vocabulary", "column")), "operator")
+        return next((p for p in placements if p in ("row", "vocabulary", "expert", "column")), "operator")
 
     def _transfer(self, node: torch.fx.Node) -> Transfer | None:
         collective = node.meta.get("collective")

@@ -45,7 +45,7 @@ class Transfers:
         )
 
     def _prices(self, what: Inserted, name: str) -> list[Collective]:
-        if what.kind in ("slice", "leave", "once", "opened", "shut") or what.phase == "deferred":
+        if what.kind in ("slice", "leave", "once", "own", "opened", "shut") or what.phase == "deferred":
             return []
         if what.kind in _AT_POSITIONS:
             return [c for c in self.priced if c.node == name and (c.kind, c.phase) in _AT_POSITIONS[what.kind]]
@@ -72,6 +72,7 @@ _KINDS = {
     "slice": ("slice", "zeros around the slice"),
     "leave": ("identity", "counts once"),
     "once": ("counts once", "identity"),
+    "own": ("zeros around own rows", "zeros around own rows"),
     "opened": ("identity", "identity"),
     "shut": ("identity", "identity"),
     "take_positions": ("slice", "all-gather"),
