@@ -4,7 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-SWEPT := tests/exact/test_gloo.py tests/exact/test_writing.py tests/axes/test_operator_rules.py tests/checkpoint/test_resume.py
+SWEPT := tests/exact/test_gloo.py tests/exact/test_writing.py tests/exact/test_adapters.py tests/axes/test_operator_rules.py tests/checkpoint/test_resume.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -56,4 +56,4 @@ bench-train: $(INSTALLED) ## time a training step on two ranks, and what a rank 
 	$(BIN)/python benchmarks/train.py
 
 zoo: $(INSTALLED) ## cut every family of transformers, compare, write docs/COVERAGE.md; some: make zoo ARGS="--only gpt2 --tp 2,3"
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m tests.zoo --coverage docs/COVERAGE.md $(ARGS)
+	exec env OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m tests.zoo --coverage docs/COVERAGE.md $(ARGS)

@@ -15,17 +15,21 @@ from torch.distributed.device_mesh import DeviceMesh
 from .checkpoint.state import attach
 from .errors import UsageError
 from .huggingface import models
-from .huggingface.checkpointing import keep_checkpointing
+from .huggingface.adapters import carrier, say_whole_sizes
+from .huggingface.checkpointing import keep_checkpointing, leave_checkpointing
 from .huggingface.generation import keep_in_step
 from .huggingface.losses import reading_of_logits
 from .huggingface.recording import refuse_recordings
+from .misuse import refuse_misuse
 from .planner import cost
 from .planner.cost import DEFAULT_HARDWARE, Workload
+from .planner.extend import extend_plan
 from .planner.make import make_plan
 from .planner.plan import Plan
 from .planner.survey import Example, Survey, survey
 from .report.diff import GraphDiff, make_diff
-from .rewrite.apply import apply_plan, check_plan, make_compilers
+from .rewrite.again import apply_again, dense_structure, held_layouts, is_changed, values_added
+from .rewrite.apply import ATTRIBUTE, apply_plan, check_plan, make_compilers
 from .runtime.ranks import ProcessRanks, Ranks
 
 # What a user may name as a model: a module, a transformers configuration, a folder, a config.json or a type name.
@@ -125,8 +129,11 @@ def parallelize(
 
     Call it on every rank inside `torchrun`, on equal models. Parameters on the meta device stay there.
 
+    Call it again after adapters were added to a parallel model, or merged and taken out: what is cut stays as it is, and
+    what is new is cut with it. Make the optimizer after that.
+
     Args:
-        model: the dense module; its weights may be on any device.
+        model: the dense module; its weights may be on any device. For one of peft's, the model within it.
         tp: number of ranks; the world size unless given. It must divide the world size: neighbouring ranks form a group.
         mesh: a one-dimensional mesh, or one with a dim named "tp", instead of `tp`.
         plan: a plan from `autotp.plan`, edited or not; made here unless given.
@@ -143,21 +150,41 @@ def parallelize(
         raise UsageError(
             f"parallelize takes an nn.Module, not {type(model).__name__}; autotp.plan takes configurations too"
         )
+    inner, folders = carrier(model), rule_folders(rules)
+    if ATTRIBUTE in inner.__dict__ and is_changed(inner) and plan is None:
+        parallelize_again(inner, example, folders)
+        return model
     ranks = ProcessRanks(group_lines(tp, mesh))
     ranks.sum_in_float32 = sum_in_float32
-    folders = rule_folders(rules)
     if plan is not None:
-        check_plan(model, plan, ranks.size)
+        check_plan(inner, plan, ranks.size)
     found: Survey | None = None
-    if plan is None or example is not None or models.is_transformers_model(model):
-        found = survey(model, examples_for(model, example), folders)
+    if plan is None or example is not None or models.is_transformers_model(inner):
+        found = survey(inner, examples_for(inner, example), folders)
     if plan is None:
         assert found is not None
-        plan = make_plan(model, found, ranks.size, gather_logits=gather_logits)
+        plan = make_plan(inner, found, ranks.size, gather_logits=gather_logits)
     ranks.check_agreement(plan.to_json(), "plans")
-    apply_plan(model, plan, ranks, make_compilers(plan, found, folders))
-    join_ranks(model, ranks)
+    apply_plan(inner, plan, ranks, make_compilers(plan, found, folders))
+    join_ranks(inner, ranks)
     return model
+
+
+def parallelize_again(model: nn.Module, example: Any, folders: tuple[Path, ...]) -> None:
+    """Cut what was added to a parallel model as the layers are that it was added to.
+
+    Raises PlanError or UnsoundPlanError, before anything is changed, if what is cut already cannot stay so.
+    """
+    state, dense = model.__dict__[ATTRIBUTE], dense_structure(model)
+    found = survey(dense, examples_for(dense, example), folders)
+    machine = cost.hardware(state.plan.hardware, folders)
+    plan = extend_plan(state.plan, dense, found, held_layouts(model), machine)
+    state.ranks.check_agreement(plan.to_json(), "plans")
+    state.ranks.check_agreement(values_added(model), "adapters")
+    leave_checkpointing(model)
+    apply_again(model, dense, plan, make_compilers(plan, found, folders))
+    keep_checkpointing(model)
+    say_whole_sizes(model)
 
 
 def join_ranks(model: nn.Module, ranks: Ranks) -> None:
@@ -166,7 +193,9 @@ def join_ranks(model: nn.Module, ranks: Ranks) -> None:
     if models.can_generate(model):
         keep_in_step(model, ranks)
     refuse_recordings(model)
+    refuse_misuse(model, ranks)
     keep_checkpointing(model)
+    say_whole_sizes(model)
     ranks.share_random_state()  # dropout of what is whole draws the same on all ranks
     attach(model)
 

@@ -282,8 +282,24 @@ def _largest(true: torch.Tensor, found: Sequence[torch.Tensor | None]) -> float:
     """The largest absolute difference; infinite where a tensor is missing or is not a number where the true one is."""
     if any(tensor is None for tensor in found):
         return float("inf")
-    differences = torch.stack([(tensor - true).abs() for tensor in found if tensor is not None]).flatten()
-    return float(differences.nan_to_num(nan=float("inf")).max()) if differences.numel() else 0.0
+    true = _numbers(true)
+    differences = [_difference(true, _numbers(tensor)) for tensor in found if tensor is not None]
+    return max(differences, default=0.0)
+
+
+def _difference(true: torch.Tensor, found: torch.Tensor) -> float:
+    difference = (found - true).abs().masked_fill(found == true, 0)  # infinities that are equal differ by none
+    return float(difference.nan_to_num(nan=float("inf")).max()) if difference.numel() else 0.0
+
+
+def _numbers(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.int() if tensor.dtype == torch.bool else tensor
+
+
+def _size(tensor: torch.Tensor) -> float:
+    """The largest absolute entry, infinities aside."""
+    sizes = _numbers(tensor).abs()
+    return float(sizes.masked_fill(sizes.isinf(), 0).max()) if sizes.numel() else 0.0
 
 
 def _compare(
@@ -291,10 +307,10 @@ def _compare(
     ranks: Sequence[Mapping[str, torch.Tensor | None]],
     scale: Mapping[str, torch.Tensor],
 ) -> tuple[Difference, ...]:
-    largest = max((float(tensor.abs().max()) for tensor in scale.values() if tensor.numel()), default=0.0)
+    largest = max(map(_size, scale.values()), default=0.0)
     found = []
     for name, tensor in true.items():
-        own = float(tensor.abs().max()) if tensor.numel() else 0.0
+        own = _size(tensor)
         unit = own if own > TOLERANCE * largest else largest
         found.append(Difference(name, _largest(tensor, [rank[name] for rank in ranks]) / (unit or 1.0)))
     return tuple(found)

@@ -13,11 +13,11 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from .api import examples_for, group_lines, join_ranks, rule_folders
 from .checkpoint import save
-from .checkpoint.agree import share
+from .checkpoint.agree import share, together
 from .checkpoint.full import state_of
 from .checkpoint.load import fill, loading, report
 from .errors import PlanError, UsageError
-from .huggingface import models, pretrained
+from .huggingface import adapters, models, pretrained
 from .opening import Opened, open_checkpoint, part_of_rank
 from .plan_cache import cached_plan
 from .planner.make import make_plan
@@ -98,7 +98,9 @@ def place(
         tensors, layouts = opened().tensors, state_of(model).layouts
         if opened().plan is not None:
             tensors, layouts = part_of_rank(opened(), ranks.rank), {}
-        return str(fill(model, tensors, layouts, ranks, device or ranks.device, opened().nbytes).bytes_read)
+        looked_at = sum(tensor.nbytes for tensor in opened().computed_from.values())
+        where = device or ranks.device
+        return str(fill(model, tensors, layouts, ranks, where, opened().nbytes, looked_at).bytes_read)
 
     read_by = [int(text) for text in share(ranks, LOAD, read)]
     if ranks.rank == 0:
@@ -168,7 +170,8 @@ class _SurveyLater:
 
 
 def save_pretrained(model: nn.Module, folder: str | Path, *, max_shard_size: int | str = "50GB") -> None:
-    """Write a parallel transformers model as an ordinary checkpoint, which `AutoModel.from_pretrained` opens.
+    """Write a parallel transformers model as an ordinary checkpoint, which `AutoModel.from_pretrained` opens; of one of
+    peft's the adapters, which `PeftModel.from_pretrained` opens.
 
     Every rank must call it; rank 0 puts one tensor after the other together and writes it. The folder is replaced in one
     step at the end, so an error or a killed process leaves what was there. Files of the folder that are not
@@ -184,6 +187,9 @@ def save_pretrained(model: nn.Module, folder: str | Path, *, max_shard_size: int
         UsageError: some rank did not call it, or the model is not parallel or not from transformers.
     """
     ranks = state_of(model).ranks
+    if adapters.is_adapted(model):
+        _save_adapters(model, Path(folder), ranks)
+        return
     if not models.is_transformers_model(model):
         raise UsageError(
             f"{type(model).__name__} is no transformers model, so it has no checkpoint format of its own; save what"
@@ -197,3 +203,14 @@ def save_pretrained(model: nn.Module, folder: str | Path, *, max_shard_size: int
         pretrained.write_configs(model, new)  # type: ignore[arg-type]
 
     save.save(files, Path(folder), ranks, max_shard_size, metadata, write_configs, SAVE)
+
+
+def _save_adapters(model: nn.Module, folder: Path, ranks: Ranks) -> None:
+    ranks.exchange("", SAVE, save.PATIENCE_S)
+    tensors = adapters.whole_adapters(model)
+
+    def write() -> None:
+        if ranks.rank == 0 and ranks.replica == 0:
+            adapters.write_adapters(model, folder, tensors)
+
+    together(ranks, SAVE, write)

@@ -1,6 +1,11 @@
-"""Training steps in float64 on simulated ranks beside the dense model: every loss, every parameter at the end, the padding.
+"""Training steps on simulated ranks beside the dense model: every loss, every parameter at the end, the padding.
 
-python benchmarks/steps.py --steps 200 [FAMILY ...]
+    python benchmarks/steps.py --steps 200 [FAMILY ...]
+
+In float64 they agree to rounding. In float32 and bfloat16 rounding grows from step to step, and how much it does is known
+from dense runs that take their sums in another order:
+
+    python benchmarks/steps.py --dtype bfloat16 [FAMILY ...]
 """
 
 from __future__ import annotations
@@ -9,6 +14,7 @@ import argparse
 import copy
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +33,7 @@ from autotp.runtime.ranks import Ranks
 from autotp.runtime.simulate import simulate
 from autotp.runtime.slices import padding
 from autotp.verify import Float64
+from benchmarks.regrouped import Regrouped
 
 SIZES = {
     "hidden_size": 32,
@@ -78,14 +85,18 @@ class Difference:
 class Steps:
     """One dense model trained for some steps, to compare parallel ones with."""
 
-    def __init__(self, name: str, steps: int) -> None:
+    def __init__(self, name: str, steps: int, dtype: torch.dtype = torch.float64) -> None:
         torch.manual_seed(0)
-        self.model: Any = build_model(AutoConfig.for_model(name, **FAMILIES[name]), meta=False).double().train()
-        self.steps = steps
-        with Float64():
+        self.model: Any = build_model(AutoConfig.for_model(name, **FAMILIES[name]), meta=False).to(dtype).train()
+        self.steps, self.dtype = steps, dtype
+        with self.precision():
             self.found: Survey = survey(self.model, examples_for(self.model, None))
             dense = copy.deepcopy(self.model)
             self.dense = Run(self.train(dense), {n: p.detach() for n, p in dense.named_parameters()})
+
+    def precision(self) -> AbstractContextManager[Any]:
+        """In float64 everything is, whatever a model's own code asks for."""
+        return Float64() if self.dtype == torch.float64 else nullcontext()
 
     def train(self, model: Any) -> torch.Tensor:
         """Train a model, a new batch every step; returns the losses."""
@@ -107,17 +118,26 @@ class Steps:
         compilers = make_compilers(plan, self.found)
 
         def on_rank(ranks: Ranks) -> Run:
-            with Float64():
+            with self.precision():
                 model = apply_plan(copy.deepcopy(self.model), plan, ranks, compilers)
                 join_ranks(model, ranks)
                 return Run(self.train(model), autotp.full_state_dict(model), largest_padding(model))
 
         return simulate(tp, on_rank)
 
+    def regrouped(self, seed: int, groups: int) -> float:
+        """The largest relative difference of a loss in a dense run that takes its sums in another order."""
+        with self.precision(), Regrouped(seed, groups):
+            return self.gap(self.train(copy.deepcopy(self.model)))
+
+    def gap(self, losses: torch.Tensor) -> float:
+        """The largest relative difference of a loss from the dense run's."""
+        return float(((losses - self.dense.losses) / self.dense.losses).abs().max())
+
     def compare(self, tp: int) -> Difference:
         """The worst of all ranks beside the dense model."""
         runs = self.parallel(tp)
-        losses = [float(((run.losses - self.dense.losses) / self.dense.losses).abs().max()) for run in runs]
+        losses = [self.gap(run.losses) for run in runs]
         parameters = [
             float((run.parameters[n] - p).detach().abs().max())
             for run in runs
@@ -141,8 +161,13 @@ def main() -> None:
     parser.add_argument("families", nargs="*", default=[*FAMILIES], metavar="FAMILY")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--tp", type=int, nargs="+", default=[2, 3, 4])
+    parser.add_argument("--dtype", choices=["float64", "float32", "bfloat16"], default="float64")
+    parser.add_argument("--orders", type=int, default=4, help="dense runs to compare with, other than in float64")
     given = parser.parse_args()
     torch.set_num_threads(1)
+    if given.dtype != "float64":
+        compare_rounding(given)
+        return
     print(f"{given.steps} AdamW steps in float64    loss, relative   parameters   padding   seconds")
     for name in given.families:
         steps = Steps(name, given.steps)
@@ -154,6 +179,21 @@ def main() -> None:
                 f"{name:8} tp {tp} {found.loss:30.1e} {found.parameter:12.1e} {found.padding:9g} {seconds:9.0f}",
                 flush=True,
             )
+
+
+def compare_rounding(given: argparse.Namespace) -> None:
+    """How far parallel runs are from the dense one, and how far dense ones are that take their sums in another order."""
+    print(
+        f"{given.steps} AdamW steps in {given.dtype}, worst loss gap    dense, other orders    "
+        + "    ".join(f"tp {tp}" for tp in given.tp)
+    )
+    for name in given.families:
+        steps = Steps(name, given.steps, getattr(torch, given.dtype))
+        orders = [steps.regrouped(seed, 2 + seed % 3) for seed in range(given.orders)]
+        gaps = [steps.compare(tp).loss for tp in given.tp]
+        print(
+            f"{name:8} {min(orders):45.1e} to {max(orders):.1e} " + " ".join(f"{gap:7.1e}" for gap in gaps), flush=True
+        )
 
 
 if __name__ == "__main__":

@@ -55,6 +55,12 @@ torch.fx.node.has_side_effect(check_opaque)
 def _tensors(giver: str, result: Any, shapes: Shapes) -> list[torch.Tensor]:
     tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
     check_shapes(giver, tensors, shapes)
+    if any(
+        size is None and own == 0
+        for t, shape in zip(tensors, shapes, strict=True)
+        for size, own in zip(shape, t.shape, strict=True)
+    ):
+        raise TraceError(f"a {giver} gave an empty value to a program for one that has something in it")
     return tensors
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 
 _HOOKS = tuple(name for name, value in vars(nn.Module()).items() if "hooks" in name and isinstance(value, dict))
 
@@ -45,9 +46,12 @@ def clone(
 
 
 def bare(module: nn.Module) -> nn.Module:
-    """A shallow copy of one module without its hooks and without an instance-level `forward`."""
-    twin = module.__class__.__new__(module.__class__)
-    twin.__dict__ = copy.copy(module.__dict__)
+    """A copy of one module without its hooks and without an instance-level `forward`, of the class that it had before FSDP;
+    what it keeps in a dict is its own."""
+    kind: Any = type(module)
+    kind = kind.__mro__[2] if issubclass(kind, FSDPModule) else kind
+    twin: nn.Module = kind.__new__(kind)
+    twin.__dict__ = {n: copy.copy(value) if type(value) is dict else value for n, value in module.__dict__.items()}
     twin.__dict__.pop("forward", None)
     for name in _HOOKS:
         twin.__dict__[name] = OrderedDict()

@@ -190,7 +190,11 @@ class Handles:
         flat, call.out_spec = pytree.tree_flatten(call.bound(*args, **kwargs))
         call.out_constants = {i: leaf for i, leaf in enumerate(flat) if not isinstance(leaf, torch.Tensor)}
         results = [leaf for leaf in flat if isinstance(leaf, torch.Tensor)]
-        return [self._renewed(leaf) for leaf in results] if call.handle is not None else results
+        if call.handle is None:
+            return results
+        if tensors and results and max(map(_rows, results)) < max(map(_rows, tensors)):
+            raise TraceError(f"{call.name} of an object keeps rows back, and may give none at all at the next call")
+        return [self._renewed(leaf) for leaf in results]
 
     def _renewed(self, result: torch.Tensor) -> torch.Tensor:
         sizes = list(result.shape)
@@ -202,6 +206,10 @@ class Handles:
 
 def _hint(size: Any) -> int:
     return size if isinstance(size, int) else int(size.node.hint)
+
+
+def _rows(tensor: torch.Tensor) -> int:
+    return _hint(tensor.shape[-2]) if tensor.dim() > 1 else 0
 
 
 class StandIn:

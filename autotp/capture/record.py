@@ -162,7 +162,7 @@ class _Recorder:
             fake = _values_like(tensor, self.symbols.device) if self.real else self.symbols.tensor(tensor)
             parameter = isinstance(tensor, nn.Parameter)
             self.fakes[id(tensor)] = (
-                nn.Parameter(fake, requires_grad=tensor.requires_grad)
+                nn.Parameter(fake, requires_grad=fake.is_floating_point())  # frozen or not may change, a plan stays
                 if parameter
                 else fake.requires_grad_(tensor.requires_grad)
             )

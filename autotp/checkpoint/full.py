@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
 from ..axes.layout import Factor, Layout
 from ..errors import UsageError
-from ..rewrite.apply import ATTRIBUTE, Parallel
+from ..rewrite.apply import ATTRIBUTE, Parallel, held_in, join_path
 from ..runtime.ranks import Ranks
 from ..runtime.slices import indices
 
 
 def state_of(model: nn.Module) -> Parallel:
-    """What a parallelized model knows of itself. Raises UsageError for a dense one."""
-    state: Parallel | None = model.__dict__.get(ATTRIBUTE)
-    if state is None:
-        raise UsageError("the model is not parallel; call autotp.parallelize(model) first")
-    return state
+    """What a parallelized model knows of itself; for a module around one, by the names that it gives the parameters.
+
+    Raises UsageError for a dense model.
+    """
+    for path, module in model.named_modules():
+        if ATTRIBUTE in module.__dict__:
+            return _present(module.__dict__[ATTRIBUTE], path, module)
+    raise UsageError("the model is not parallel; call autotp.parallelize(model) first")
+
+
+def _present(state: Parallel, path: str, model: nn.Module) -> Parallel:
+    """The state with the names that parameters have now: a module around a layer changes those of the layer."""
+    held = {join_path(path, name): own for name, own in held_in(model)}
+    layouts, shapes = {n: own.layouts for n, own in held.items()}, {n: own.shape for n, own in held.items()}
+    return state if layouts == state.layouts else replace(state, layouts=layouts, shapes=shapes)
 
 
 def full_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
     """`{name: whole tensor}` in the original layout, on every rank; all ranks must call it."""
     state = state_of(model)
     return {
-        name: whole(_undivided(tensor.detach()), state.layouts[name], state.ranks)
+        name: whole(undivided(tensor.detach()), state.layouts[name], state.ranks)
         if name in state.layouts
-        else _undivided(tensor)
+        else undivided(tensor)
         for name, tensor in model.state_dict(keep_vars=True).items()
     }
 
@@ -37,13 +49,13 @@ def full_gradients(model: nn.Module) -> dict[str, torch.Tensor | None]:
     state = state_of(model)
     result: dict[str, torch.Tensor | None] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        gradient = None if parameter.grad is None else _undivided(parameter.grad)
+        gradient = None if parameter.grad is None else undivided(parameter.grad)
         cut = gradient is not None and name in state.layouts
         result[name] = whole(gradient, state.layouts[name], state.ranks) if cut and gradient is not None else gradient
     return result
 
 
-def _undivided(value: torch.Tensor) -> torch.Tensor:
+def undivided(value: torch.Tensor) -> torch.Tensor:
     """What a tensor-parallel rank holds, where FSDP has cut that further."""
     return value.full_tensor() if isinstance(value, DTensor) else value
 

@@ -1,7 +1,8 @@
 """Tensors that are not read yet: what is done to them is noted, and done when somebody reads them.
 
 A library that loads a checkpoint renames, joins, splits and casts tensors. On lazy tensors all of that costs nothing; what
-comes out still knows which bytes of which file it is made of, so a rank can read the part it keeps and nothing else.
+comes out still knows which bytes of which file it is made of, so a rank can read the part it keeps and nothing else. What is
+computed from them, such as a dequantized weight, is computed whole when it is read, one at a time.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Meter:
 
 @dataclass(frozen=True)
 class Step:
-    """An operator that moves data and changes none, applied to lazy and to plain tensors; `output` picks one of several."""
+    """An operator applied to lazy and to plain tensors; `output` picks one of several results."""
 
     function: Any
     args: tuple[Any, ...]
@@ -52,7 +53,7 @@ class Step:
     output: int | None = None
 
 
-# Operators that only move data, so that they commute with a cast. Anything else is computed at once, on real data.
+# Operators that only move data, so that they commute with a cast. What others compute is computed whole, when it is read.
 _MOVES = frozenset(
     getattr(aten, name)
     for name in """alias as_strided cat chunk clone detach diagonal expand flip index_select narrow permute repeat reshape
@@ -89,13 +90,22 @@ class Lazy(torch.Tensor):
         if func.overloadpacket is aten._to_copy:
             dtype = kwargs.get("dtype") or args[0].dtype
             return cls._make(_meta(args[0]).to(dtype), Step(func, (args[0],), {"dtype": dtype}))
-        if func.overloadpacket in _MOVES:
+        if func.overloadpacket in _MOVES or _can_wait(func):
             results = func(*pytree.tree_map(_meta, args), **pytree.tree_map(_meta, kwargs))
             if isinstance(results, torch.Tensor):
                 return cls._make(results, Step(func, args, kwargs))
             return type(results)(cls._make(r, Step(func, args, kwargs, i)) for i, r in enumerate(results))
         args, kwargs = pytree.tree_map(lambda v: read(v) if isinstance(v, Lazy) else v, (args, kwargs))
         return func(*args, **kwargs)
+
+
+_NOW = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.nondeterministic_seeded}
+
+
+def _can_wait(func: Any) -> bool:
+    """Returns if an operator may be computed later: it writes nothing, and its shapes are known without data."""
+    tensors = all(isinstance(result.type, torch.TensorType) for result in func._schema.returns)
+    return tensors and not func._schema.is_mutable and not _NOW & set(func.tags)
 
 
 def _meta(value: Any) -> Any:
@@ -113,7 +123,8 @@ def _evaluate(lazy: Lazy, dtype: torch.dtype, meter: Meter) -> _Value:
     made_by = lazy._made_by
     if not isinstance(made_by, Step):
         return made_by.open(), True
-    found = [_evaluate(value, dtype, meter) for value in _inputs(made_by)]
+    moves = made_by.function.overloadpacket in _MOVES | {aten._to_copy}
+    found = [_evaluate(v, dtype, meter) if moves else (read(v, meter=meter), False) for v in _inputs(made_by)]
     if made_by.function.overloadpacket is aten._to_copy:
         ((value, unread),) = found
         return (value, unread) if lazy.dtype == dtype else (value.to(lazy.dtype), unread)

@@ -72,12 +72,16 @@ def fill(
     ranks: Ranks,
     device: torch.device,
     bytes_of_checkpoint: int,
+    bytes_looked_at: int = 0,
 ) -> Loaded:
-    """Read this rank's part of every tensor, by its layouts, into a parallel model that was built on the meta device."""
+    """Read this rank's part of every tensor, by its layouts, into a parallel model that was built on the meta device.
+
+    What was looked at before, to build the model, counts as read.
+    """
     start = time.perf_counter()
     expected = sum(_size(tensor, layouts.get(name), ranks.rank) for name, tensor in tensors.items())
     with bar("loading", expected, ranks.rank) as tell:
-        meter = Meter(tell=tell)
+        meter = Meter(bytes_looked_at, tell)
         held = _fill(model, tensors, layouts, ranks.rank, device, meter)
     loaded = Loaded(meter.count, held, bytes_of_checkpoint, time.perf_counter() - start)
     model.__dict__[LOADED] = loaded

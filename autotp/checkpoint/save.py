@@ -19,7 +19,7 @@ from ..runtime.ranks import Ranks
 from .agree import together
 from .boxes import Box, boxes
 from .folder import INDEX, PICKLED, PICKLED_INDEX, WEIGHTS
-from .full import state_of
+from .full import state_of, undivided
 from .lazy import Lazy, read, sources
 from .progress import bar
 from .replace import replacing
@@ -46,21 +46,20 @@ class Gathered:
 
     def gather(self) -> None:
         """Put the tensor together on rank 0. All ranks must call it."""
+        part = undivided(self.part)
         if self.layouts is None:
-            self.whole = self.part
+            self.whole = part
             return
         rank = self.ranks.rank
         found = {r: boxes(self.layouts, r) for r in range(self.ranks.size)}
         senders = _different(found)
         if rank == 0:
             shape = [layout.size for layout in self.layouts]
-            self.whole = torch.empty(shape, dtype=self.part.dtype)
-        for part, sender in zip(
-            self.ranks.to_first(self.part, senders), senders, strict=False
-        ):  # nothing but on rank 0
+            self.whole = torch.empty(shape, dtype=part.dtype)
+        for sent, sender in zip(self.ranks.to_first(part, senders), senders, strict=False):  # nothing but on rank 0
             assert self.whole is not None
             for box in found[sender]:
-                box.in_whole(self.whole).copy_(box.of(part))
+                box.in_whole(self.whole).copy_(box.of(sent))
 
     def drop(self) -> None:
         """Free the whole tensor."""
@@ -103,12 +102,13 @@ def save(
     write_configs: Callable[[Path], None],
     what: str,
 ) -> None:
-    """Write a checkpoint; every rank calls it, rank 0 writes. `tensors` are those of the files, made from whole ones.
+    """Write a checkpoint; every rank calls it, rank 0 of the first group writes. `tensors` are those of the files, made from
+    whole ones.
 
     Raises CheckpointError, the same on all ranks, and then the folder is what it was before. UsageError if some rank
     does not call it.
     """
-    first = ranks.rank == 0
+    first = ranks.rank == 0 and ranks.replica == 0
     ranks.exchange("", what, PATIENCE_S)
     with ExitStack() as stack:
         writers: dict[str, Writer] = {}

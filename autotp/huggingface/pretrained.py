@@ -21,6 +21,7 @@ from ..capture.clone import clone
 from ..checkpoint.folder import CANDIDATES
 from ..errors import CheckpointError, UsageError
 from .models import model_class
+from .quantized import dequantizing
 
 
 @contextmanager
@@ -73,9 +74,10 @@ def load_dense(
 ) -> PreTrainedModel:
     """The whole model with the tensors of a checkpoint, which may be lazy: nothing of those is read.
 
-    Raises CheckpointError naming the tensors that are missing, unexpected or of a wrong shape.
+    Raises CheckpointError naming the tensors that are missing, unexpected or of a wrong shape, and UsageError if they are
+    quantized in a way that cannot be undone here.
     """
-    kind = model_class(config)
+    kind, given, config = model_class(config), config, dequantizing(config, folder)
     with quiet():
         try:
             model, info = kind.from_pretrained(
@@ -86,12 +88,16 @@ def load_dense(
                 ignore_mismatched_sizes=True,  # they are collected, and raised below
                 output_loading_info=True,
             )
+        except ImportError as error:
+            raise UsageError(f"transformers needs more to load {folder}: {error}") from error
         except RuntimeError as error:
             line = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
             raise CheckpointError(
                 f"transformers cannot convert the checkpoint {folder} to a {kind.__name__}: {line}"
             ) from error
     _check(folder, kind.__name__, tensors, info)
+    if config is not given:
+        del model._weight_conversions  # saved backwards, they would give whole weights the names of quantized ones
     model.config.name_or_path = str(folder)
     if model.can_generate():
         model.generation_config = _generation_config(folder, model)

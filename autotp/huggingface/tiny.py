@@ -33,7 +33,7 @@ _FIXED: Mapping[str, int] = {
     **{"q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "qk_head_dim": 24},
     "v_head_dim": 16,
     # state-space mixers: their heads make up twice the hidden size
-    **{"mamba_n_heads": HEADS, "mamba_d_head": 2 * HIDDEN // HEADS, "mamba_d_ssm": 2 * HIDDEN},
+    **{"mamba_n_heads": HEADS, "mamba_d_head": 2 * HIDDEN // HEADS, "mamba_d_ssm": 2 * HIDDEN, "lru_width": HIDDEN},
 }
 # Attribute -> the largest value it may keep.
 _LARGEST: Mapping[str, int] = {
@@ -44,6 +44,8 @@ _LARGEST: Mapping[str, int] = {
         "topk_group first_k_dense_replace max_window_layers attn_layer_offset expert_layer_offset".split(), 1
     ),
     **dict.fromkeys("sliding_window window_size attention_chunk_size".split(), 8),
+    # what chooses the positions that are attended to
+    **{"index_n_heads": HEADS // 2, "index_head_dim": 16},
 }
 # Attribute -> what it gets where a configuration leaves it to a checkpoint and the model cannot run without.
 _MISSING: Mapping[str, int] = {

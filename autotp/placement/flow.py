@@ -98,7 +98,8 @@ def flow(
     in `early` read is reduced before them.
 
     A product of a partial sum with a factor that wants a gradient stays partial if its name is in `delayed`: the factor's
-    gradient is then summed over the ranks. The names of all such products are noted in `products`.
+    gradient is then summed over the ranks. So does a result that is larger than the partial sum, which may meet another
+    one. The names of all such nodes are noted in `products`.
     Raises UnsoundPlanError, naming node and operator, where padding would be summed as if it were data.
     """
     state = Flow(cuts, gradient=needs_gradient(typed), written=typed.written(), early=early, delayed=delayed)
@@ -181,20 +182,12 @@ def _carry(typed: TypedGraph, state: Flow, node: torch.fx.Node, held: frozenset[
     taken = factors_in(held, state.cuts) | state.routed_over(state.routed.get(node))
     groups = {factor: _summands(typed, state, node, factor) for factor in arriving - taken}
     carried = frozenset(factor for factor, group in groups.items() if group and _may_wait(state, node, fact, group))
-    if node in state.early or _grows(node, fact, {i for i, over in enumerate(sums) if over}):
-        carried = frozenset()
     for i, operand in enumerate(fact.operands):
         reduce = sums[i] - carried
         once = frozenset(factor for factor in carried - sums[i] if i in groups[factor])
         if reduce or once:
             _update(state, node, operand, reduce=reduce, once=once)
     return carried
-
-
-def _grows(node: torch.fx.Node, fact: Fact, partial: set[int]) -> bool:
-    """Returns if a result is larger than the partial sums, and than all that they could be added to."""
-    together = partial.union(*(group for group in fact.linear if partial <= group))
-    return size_of(node) > max((size_of(fact.operands[i]) for i in together), default=0)
 
 
 def _summands(typed: TypedGraph, state: Flow, node: torch.fx.Node, factor: Factor) -> frozenset[int]:
@@ -215,11 +208,23 @@ def _is_multiplied(typed: TypedGraph, node: torch.fx.Node) -> bool:
 
 
 def _may_wait(state: Flow, node: torch.fx.Node, fact: Fact, group: frozenset[int]) -> bool:
-    """Returns if the sum may come after a node; where another factor of a product wants a gradient, if it is to."""
-    if any(i not in group and operand in state.gradient for i, operand in enumerate(fact.operands)):
+    """Returns if the sum may come after a node; where another factor of a product wants a gradient, or the result is larger
+    than what is summed, if it is to."""
+    if node in state.early:
+        return False
+    if _grows(state, node, fact) or any(
+        i not in group and operand in state.gradient for i, operand in enumerate(fact.operands)
+    ):
         state.products.add(node.name)
         return node.name in state.delayed
     return True
+
+
+def _grows(state: Flow, node: torch.fx.Node, fact: Fact) -> bool:
+    """Returns if a result is larger than the partial sums, and than all that they could be added to."""
+    partial = {i for i, operand in enumerate(fact.operands) if state.summands(node, operand)}
+    together = partial.union(*(group for group in fact.linear if partial <= group))
+    return size_of(node) > max(size_of(fact.operands[i]) for i in together)
 
 
 def _check_disjoint(typed: TypedGraph, state: Flow, node: torch.fx.Node) -> None:

@@ -14,8 +14,11 @@ from ..errors import UnsoundPlanError
 from .typed import is_parameter
 
 
-def impose(graph: torch.fx.Graph, typing: Typing, layouts: Mapping[str, Sequence[Layout]]) -> dict[Axis, Cut]:
-    """The cuts of a graph's axes that give its parameters these layouts.
+def impose(
+    graph: torch.fx.Graph, typing: Typing, layouts: Mapping[str, Sequence[Layout]], *, others_follow: bool = False
+) -> dict[Axis, Cut]:
+    """The cuts of a graph's axes that give its parameters these layouts. The other parameters are whole, unless they are to
+    follow: then they are cut along the axes that they share with these.
 
     Raises UnsoundPlanError naming the parameter if the graph's terms do not allow its layout, or if an axis that is cut
     for one parameter is cut otherwise, or not at all, for another.
@@ -30,7 +33,7 @@ def impose(graph: torch.fx.Graph, typing: Typing, layouts: Mapping[str, Sequence
                 )
             for term, layout in zip(typing.dims(node), own, strict=True):
                 wanted += [(name, *pair) for pair in _match(name, term, layout)]
-        elif is_parameter(node):  # a rank holds all of it
+        elif is_parameter(node) and not others_follow:  # a rank holds all of it
             wanted += [(str(node.target), part, None) for term in typing.dims(node) for part in axes_of(term)]
     cuts: dict[Axis, Cut] = {}
     for name, term, cut in wanted:

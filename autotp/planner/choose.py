@@ -4,26 +4,25 @@ The problem: every chain is either left whole or spread over the ranks in one of
 combinations the one with the fewest parameter elements per rank is taken (memory is why a model is cut at all), and
 among those of equal memory the one whose collectives, and the waiting for the busiest rank, cost the least. `combinations`
 lists them in order of memory, `_best` weighs the ties, `Weigher.seconds` and `waiting` are the cost. The enumeration is
-complete, so the choice is exact; only of very many chains are those alike (a list of experts) left whole or spread alike.
+complete, so the choice is exact; only of very many ties not all are weighed.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from ..axes.facts import Typing
-from ..axes.layout import Cut, Cuts, factors_of, layout_of, parts_of
+from ..axes.layout import Cut, Cuts
 from ..axes.term import Axis, Term
 from ..chains.match import NearMiss, Proposal
 from ..errors import UnsoundPlanError
 from ..placement.place import Placement, place
 from .balance import waiting
-from .mesh import refine, spreads
+from .combinations import combinations, elements_of
 from .weigh import Weigher
 
 
@@ -51,6 +50,10 @@ class UnitProblem:
             if node.op == "get_attr" and node.meta.get("parameter")
         }
 
+    def combinations(self, ranks: int) -> Iterator[tuple[int, dict[Axis, Cut]]]:
+        """Every combination of cuts that nests, with the parameter elements it leaves on a rank, in order of these."""
+        return combinations(self.proposals, list(self.parameters().values()), ranks)
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -63,77 +66,19 @@ class Choice:
     refused: tuple[str, ...] = field(default=())
 
 
-def local_elements(problem: UnitProblem, cuts: Cuts) -> int:
-    """Parameter elements of a unit on one rank."""
-    total = 0
-    for dims in problem.parameters().values():
-        elements = 1
-        for term in dims:
-            elements *= layout_of(term, cuts).local_size
-        total += elements
-    return total
-
-
 def choose(problem: UnitProblem, ranks: int, weigher: Weigher) -> Choice:
     """The best combination: least memory, then least time."""
     refused: list[str] = []
-    for elements, group in itertools.groupby(combinations(problem, ranks), key=lambda pair: pair[0]):
+    for elements, group in itertools.groupby(problem.combinations(ranks), key=lambda pair: pair[0]):
         best = _best(problem, [cuts for _, cuts in group], elements, weigher, refused)
         if best is not None:
             return best
     raise AssertionError("the empty combination is always possible")
 
 
-def combinations(problem: UnitProblem, ranks: int) -> list[tuple[int, dict[Axis, Cut]]]:
-    """Every combination of options that nests, with its memory, in order of memory."""
-    found: dict[frozenset[tuple[Axis, int, int]], tuple[int, dict[Axis, Cut]]] = {}
-    for combination in _combined(problem.proposals, [list(_options(p, ranks)) for p in problem.proposals]):
-        cuts = refine(combination, ranks)
-        if cuts is None or _cuts_twice(problem, cuts):
-            continue
-        # The same parts of the same axes in another order of the ranks move the same bytes.
-        key = frozenset((axis, parts_of(cut.over), cut.padded) for axis, cut in cuts.items())
-        if key not in found:
-            found[key] = (local_elements(problem, cuts), cuts)
-    return sorted(found.values(), key=lambda pair: pair[0])
-
-
-# More combinations than this are not all tried.
-_MOST_COMBINATIONS = 4096
-
-
-def _combined(
-    proposals: Sequence[Proposal], options: Sequence[list[dict[Axis, Cut]]]
-) -> Iterator[tuple[dict[Axis, Cut], ...]]:
-    """One option for each proposal, in every way; the same for all proposals alike if that were too many."""
-    keys = [(p.rule.name, tuple(axis.size for axis in p.axes)) for p in proposals]
-    if math.prod(map(len, options)) <= _MOST_COMBINATIONS:
-        yield from itertools.product(*options)
-        return
-    counts = {key: len(own) for key, own in zip(keys, options, strict=True)}
-    for numbers in itertools.product(*map(range, counts.values())):
-        chosen = dict(zip(counts, numbers, strict=True))
-        yield tuple(own[chosen[key]] for key, own in zip(keys, options, strict=True))
-
-
-def _cuts_twice(problem: UnitProblem, cuts: Cuts) -> bool:
-    """Returns if two chains cut one parameter over the same ranks, along different dims: it is one or the other."""
-    for dims in problem.parameters().values():
-        over = [factors_of(layout_of(term, cuts)) for term in dims]
-        if sum(map(len, over)) > len(frozenset().union(*over)):
-            return True
-    return False
-
-
-def _options(proposal: Proposal, ranks: int) -> Iterator[dict[Axis, Cut]]:
-    seen = set()
-    for spread in spreads(proposal.axes, ranks):
-        cuts = spread.cuts()
-        key = tuple(sorted((axis.id, cut.over) for axis, cut in cuts.items()))
-        if key not in seen:
-            seen.add(key)
-            yield cuts
-    yield {}
+def local_elements(problem: UnitProblem, cuts: Cuts) -> int:
+    """Parameter elements of a unit on one rank."""
+    return sum(elements_of(dims, cuts) for dims in problem.parameters().values())
 
 
 def _best(

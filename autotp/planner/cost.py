@@ -101,6 +101,15 @@ class Sizing:
                 for symbol in sorted(symbols, key=str):
                     letter = self.LETTERS[min(dim, len(self.LETTERS) - 1)]
                     self.letters.setdefault(symbol, sympy.Symbol(letter, positive=True, integer=True))
+        self.packed = self._is_packed(graph)
+
+    def _is_packed(self, graph: torch.fx.Graph) -> bool:
+        """Returns if the inputs have all sequences in one row, as patches of images are, so that `b` counts tokens."""
+        inputs = [node.meta.get("val") for node in graph.nodes if node.op == "placeholder"]
+        tensors = [value for value in inputs if isinstance(value, torch.Tensor) and value.dim()]
+        rows = [value.dim() for value in tensors if not isinstance(value.shape[0], int)]
+        second = any(letter.name != "b" for letter in self.letters.values())
+        return bool(rows) and max(rows) <= 2 and not second
 
     def elements(self, value: torch.Tensor) -> sympy.Expr:
         """Number of elements of a traced value as a formula."""
@@ -112,7 +121,8 @@ class Sizing:
 
     def number(self, elements: sympy.Expr) -> float:
         """The formula at the workload: one sequence of its tokens."""
-        values = {symbol: 1 if symbol.name == "b" else self.workload.tokens for symbol in elements.free_symbols}
+        batch = self.workload.tokens if self.packed else 1
+        values = {symbol: batch if symbol.name == "b" else self.workload.tokens for symbol in elements.free_symbols}
         return float(elements.xreplace(values))
 
 

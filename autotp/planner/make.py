@@ -50,7 +50,7 @@ def make_plan(
         tokens=workload.tokens,
         element_bytes=workload.element_bytes,
         units=units,
-        outside=tuple(_outside(model, found, units)),
+        outside=tuple(outside(model, found, units)),
         tied=tuple(map(tuple, tied)),
     )
 
@@ -140,7 +140,7 @@ def _unit_plans(
             yield unit_plan(instances, problem, choices[shape], weighers[shape])
 
 
-def _outside(model: nn.Module, found: Survey, units: tuple[UnitPlan, ...]) -> Iterable[OutsidePlan]:
+def outside(model: nn.Module, found: Survey, units: tuple[UnitPlan, ...]) -> Iterable[OutsidePlan]:
     """Parameters of no unit plan, and why each is left whole."""
     planned = {
         f"{path}.{p.name}" if path else p.name for unit in units for path in unit.instances for p in unit.parameters

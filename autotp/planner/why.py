@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -10,11 +11,13 @@ from ..axes.term import Axis, Product, Sum, Term, resolve
 from ..errors import UnsoundPlanError, UsageError, nearest
 from ..placement.place import place
 from .balance import waiting
-from .choose import UnitProblem, combinations
+from .choose import UnitProblem
 from .cost import Hardware, Workload
 from .plan import ParameterPlan, Plan
 from .survey import Survey
 from .weigh import Weigher
+
+MOST_COMBINATIONS = 4096  # of the unit's cuts that are looked at, those of least memory
 
 
 @dataclass(frozen=True)
@@ -94,10 +97,10 @@ class _Explainer:
         return Why(name, units, parameter, dims, tuple(self._alternatives(parameter)), tuple(misses))
 
     def _alternatives(self, parameter: ParameterPlan) -> Iterator[Alternative]:
-        """Every way to cut the parameter, in order of memory: the best combination that has it."""
+        """Every way to cut the parameter, in order of memory: the best combination that has it, of those of least memory."""
         terms = self.problem.parameters()[parameter.name]
         groups: dict[tuple[str, ...], list[tuple[int, dict[Axis, Cut]]]] = {}
-        for elements, cuts in combinations(self.problem, self.ranks):
+        for elements, cuts in itertools.islice(self.problem.combinations(self.ranks), MOST_COMBINATIONS):
             key = tuple(str(layout_of(term, cuts)) for term in terms)
             groups.setdefault(key, []).append((elements, cuts))
         for layouts, candidates in groups.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -35,15 +35,24 @@ from .unit import Compiler, UnitForward, skeleton
 
 @dataclass
 class Parallel:
-    """What a parallelized model knows of itself, kept on the model."""
+    """What a parallelized model knows of itself, kept on the model: `modules` are the paths of all its modules."""
 
     plan: Plan
     ranks: Ranks
     layouts: dict[str, tuple[Layout, ...]] = field(default_factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    modules: tuple[str, ...] = ()
 
 
-ATTRIBUTE = "_autotp"
+@dataclass(frozen=True)
+class Held:
+    """How a parameter is cut, kept on the module that owns it, whatever that module is called later."""
+
+    layouts: tuple[Layout, ...]
+    shape: tuple[int, ...]
+
+
+ATTRIBUTE, HELD = "_autotp", "_autotp_held"
 
 
 def make_compilers(plan: Plan, found: Survey | None, rules: tuple[Path, ...] = ()) -> dict[UnitPlan, Compiler]:
@@ -56,7 +65,16 @@ def make_compilers(plan: Plan, found: Survey | None, rules: tuple[Path, ...] = (
         traced = found.traced.get(shape) if found is not None and shape is not None else None
         unread = traced.unread if traced is not None else frozenset()
         compilers[unit] = Compiler(
-            unit.layouts(), weigher, unit.collected, varying, unread, rules, traced, Widths(widths), unit.keep
+            unit.layouts(),
+            weigher,
+            unit.collected,
+            varying,
+            unread,
+            rules,
+            traced,
+            frozenset(parameter.name for parameter in unit.parameters),
+            Widths(widths),
+            unit.keep,
         )
     return compilers
 
@@ -80,13 +98,22 @@ def apply_plan(model: nn.Module, plan: Plan, ranks: Ranks, compilers: Mapping[Un
     Raises PlanError, before anything is changed, if the plan is for another model or another number of ranks.
     """
     check_plan(model, plan, ranks.size)
-    units = {unit.path: unit for unit in _planned_units(model, plan)}
+    install(model, model, plan, ranks, compilers)
+    model.register_forward_hook(settle)
+    return model
+
+
+def install(
+    model: nn.Module, dense: nn.Module, plan: Plan, ranks: Ranks, compilers: Mapping[UnitPlan, Compiler]
+) -> None:
+    """Cut what is not cut yet, swap the layers and replace the forwards of a model; `dense` has its dense structure."""
+    units = {unit.path: unit for unit in _planned_units(dense, plan)}
     state = Parallel(plan, ranks)
     forwards = [
         (
             model.get_submodule(path),
             UnitForward(
-                model.get_submodule(path), units[path], skeleton(model.get_submodule(path)), compilers[unit], ranks
+                model.get_submodule(path), units[path], skeleton(dense.get_submodule(path)), compilers[unit], ranks
             ),
         )
         for unit in plan.units
@@ -96,7 +123,9 @@ def apply_plan(model: nn.Module, plan: Plan, ranks: Ranks, compilers: Mapping[Un
     places = _places(model)
     for unit in plan.units:
         for path in unit.instances:
-            _cut_unit(model, path, unit, state, places)
+            _cut_unit(model, path, unit, ranks, places)
+    for name, held in held_in(model):
+        state.layouts[name], state.shapes[name] = held.layouts, held.shape
     planned = [path for unit in plan.units if unit.layouts() for path in unit.instances]
     for path, module in model.named_modules():
         own = {n: state.layouts[join_path(path, n)] for n in module._parameters if join_path(path, n) in state.layouts}
@@ -104,9 +133,22 @@ def apply_plan(model: nn.Module, plan: Plan, ranks: Ranks, compilers: Mapping[Un
             module.forward = WholeForward(module, ranks, own)
     for module, forward in forwards:
         module.forward = forward
+        assert forward.settings.same_modules()  # noted now, to be compared with at every call
+    state.modules = module_paths(model)
     model.__dict__[ATTRIBUTE] = state
-    model.register_forward_hook(settle)
-    return model
+
+
+def module_paths(model: nn.Module) -> tuple[str, ...]:
+    """Where the modules of a model are: other paths, another structure."""
+    return tuple(path for path, _ in model.named_modules())
+
+
+def held_in(model: nn.Module) -> Iterator[tuple[str, Held]]:
+    """Every parameter that is cut, by the name it has now."""
+    for path, module in model.named_modules():
+        for name, held in module.__dict__.get(HELD, {}).items():
+            if module._parameters.get(name) is not None:
+                yield join_path(path, name), held
 
 
 def check_plan(model: nn.Module, plan: Plan, size: int) -> None:
@@ -145,33 +187,34 @@ def _is_inside(path: str, parent: str) -> bool:
     return path.startswith(parent + ".") or (not parent and bool(path))
 
 
-# Every place of every parameter, by the parameter's identity: (owner, name in it, full name). Tied ones have several.
-Places: TypeAlias = dict[int, list[tuple[nn.Module, str, str]]]
+# Every place of every parameter, by the parameter's identity: (owner, name in it). Tied ones have several.
+Places: TypeAlias = dict[int, list[tuple[nn.Module, str]]]
 
 
 def _places(model: nn.Module) -> Places:
     places: Places = {}
-    for path, module in model.named_modules():
+    for module in model.modules():
         for name, parameter in module._parameters.items():
             if parameter is not None:
-                full_name = join_path(path, name)
-                places.setdefault(id(parameter), []).append((module, name, full_name))
+                places.setdefault(id(parameter), []).append((module, name))
     return places
 
 
-def _cut_unit(model: nn.Module, path: str, unit: UnitPlan, state: Parallel, places: Places) -> None:
+def _cut_unit(model: nn.Module, path: str, unit: UnitPlan, ranks: Ranks, places: Places) -> None:
     for name, layouts in unit.layouts().items():
-        full_name = join_path(path, name)
-        if full_name in state.layouts:
-            continue  # tied to one that is cut already
-        whole = model.get_parameter(full_name)
-        local = nn.Parameter(take(whole.detach(), layouts, state.ranks.rank).clone(), requires_grad=whole.requires_grad)
-        for owner, short, place in places[id(whole)]:
+        owner_path, _, own_name = join_path(path, name).rpartition(".")
+        module = model.get_submodule(owner_path)
+        if own_name in module.__dict__.get(HELD, {}):
+            continue  # cut before, or tied to one that is
+        whole = module._parameters[own_name]
+        assert whole is not None
+        local = nn.Parameter(take(whole.detach(), layouts, ranks.rank).clone(), requires_grad=whole.requires_grad)
+        for owner, short in places[id(whole)]:
             owner._parameters[short] = local
-            state.layouts[place], state.shapes[place] = layouts, tuple(whole.shape)
+            owner.__dict__.setdefault(HELD, {})[short] = Held(layouts, tuple(whole.shape))
     for parameter in unit.parameters:
         if parameter.name in unit.layouts():
-            _swap_layer(model, path, parameter, unit, state.ranks)
+            _swap_layer(model, path, parameter, unit, ranks)
 
 
 _KINDS: Mapping[str, type[ParallelLayer]] = {

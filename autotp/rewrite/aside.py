@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..axes.layout import Layout, factors_of, ordered
-from ..runtime.collectives import gather
+from ..axes.layout import Layout
 from ..runtime.gradient import watch
 from ..runtime.ranks import Ranks
+from .whole import gathered
 
 
 class WholeForward:
@@ -26,14 +26,7 @@ class WholeForward:
             for name, layouts in self.layouts.items():
                 if torch.is_grad_enabled():
                     watch(self.module, name, layouts, self.ranks)
-                self.module._parameters[name] = self._whole(held[name], layouts)  # type: ignore[assignment]
+                self.module._parameters[name] = gathered(held[name], self.ranks, layouts)  # type: ignore[assignment, arg-type]
             return type(self.module).forward(self.module, *args, **kwargs)
         finally:
             self.module._parameters.update(held)
-
-    def _whole(self, value: Any, layouts: Sequence[Layout]) -> torch.Tensor:
-        for dim, layout in enumerate(layouts):
-            over = ordered(factors_of(layout))
-            if over:
-                value = gather(value, self.ranks, over, dim, layout)
-        return value

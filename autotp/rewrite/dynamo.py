@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from ..capture.opaque import Position
-from ..capture.signature import CallSite, Slot, call_site
+from ..capture.signature import CallSite, Slot
 from ..capture.trace import Traced
 from ..errors import TraceError
 from .build import Program
@@ -53,7 +53,7 @@ def _choose(context: ComptimeContext) -> None:
     unit = local["unit"].realize().value
     call = _Call(transaction)
     args, kwargs = call.value(local["args"]), call.value(local["kwargs"])
-    site = call_site(unit.module, tuple(args), dict(kwargs))
+    site = unit.site(tuple(args), dict(kwargs))
     unit.watch_gradients()
     with torch._guards.tracing(None):
         traced, program = unit.compiler.program(unit, site, unit.positions, call.varying(site))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import functools
 import threading
+import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,15 @@ from ..axes.layout import Layout
 from ..axes.rules import function_rules, operator_rules
 from ..capture.clone import clone
 from ..capture.opaque import Widths
+from ..capture.settings import Settings
 from ..capture.signature import CallSite, VaryingDims, call_site
 from ..capture.trace import Traced, trace
 from ..capture.units import Unit
 from ..chains.collect import mark_collected
+from ..errors import TraceError, UnsoundPlanError, UsageError
 from ..placement.conjugate import Price
 from ..placement.impose import impose
-from ..placement.place import place
+from ..placement.place import Placement, place
 from ..runtime.gradient import watch
 from ..runtime.logits import CutLogits, closed
 from ..runtime.ranks import Ranks
@@ -34,6 +37,12 @@ from .build import Program, build
 from .dynamo import call_in_dynamo
 from .layers import parallel_layers
 from .opaque import slices_given
+from .whole import run_whole
+
+MSG_CHANGED = (
+    "modules within {path} were added, taken out or replaced since the model was made parallel; call"
+    " autotp.parallelize(model) again, so that they are cut with the rest, and make the optimizer after that"
+)
 
 
 def skeleton(module: nn.Module) -> nn.Module:
@@ -54,7 +63,9 @@ def skeleton(module: nn.Module) -> nn.Module:
 class Compiler:
     """Makes and keeps the programs of all units of one structure. Programs do not depend on the rank.
 
-    The trace that the plan was made from, `surveyed`, serves the first call that is like it.
+    The trace that the plan was made from, `surveyed`, serves the first call that is like it. `planned` are the parameters
+    that the plan knows; another one, which only some calls read, stays whole and is sliced where it meets what is cut.
+    Why there is no program for a kind of call stands in `refused`.
     """
 
     layouts: Mapping[str, tuple[Layout, ...]]
@@ -64,10 +75,13 @@ class Compiler:
     unread: frozenset[int] = frozenset()
     rules: tuple[Path, ...] = ()
     surveyed: Traced | None = None
+    planned: frozenset[str] | None = None
     widths: Widths = field(default_factory=Widths)
     keep: bool = False
     programs: dict[Any, list[tuple[Traced, Program]]] = field(default_factory=dict)
     entries: dict[Any, Any] = field(default_factory=dict)
+    refused: dict[Any, str] = field(default_factory=dict)
+    gives_slices: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def program(
@@ -101,10 +115,11 @@ class Compiler:
         return None
 
     def _surveyed_for(self, call: UnitForward, site: CallSite) -> Traced | None:
-        known, self.surveyed = self.surveyed, None
+        known = self.surveyed
         fits = (
             known is not None and known.shared and known.site.key == site.key and known.valid_for(site, call.positions)
         )
+        self.surveyed = None if fits else known
         return known if fits else None
 
     def _trace(self, call: UnitForward, site: CallSite) -> Traced:
@@ -117,33 +132,84 @@ class Compiler:
 
     def _new(self, call: UnitForward, site: CallSite) -> tuple[Traced, Program]:
         traced = self._surveyed_for(call, site) or self._trace(call, site)
-        mark_collected(traced.graph, self.collected)
-        typing = infer(traced.graph, operator_rules(self.rules))
-        cuts = impose(traced.graph, typing, self.layouts)
-        backward = torch.is_grad_enabled()
-        placement = place(traced.graph, typing, cuts, self.price, traced.unread, keep=self.keep, backward=backward)
+        placement = self._placed(traced)
         for local, whole in slices_given(placement):
+            self.gives_slices |= local != whole
             self.widths.note(local, whole)
         program = build(placement, traced.constants, call.unit.path, parallel_layers(call.module))
         key = site.key if traced.shared else (site.key, call.unit.path)
         self.programs.setdefault(key, []).append((traced, program))
         return traced, program
 
+    def _placed(self, traced: Traced) -> Placement:
+        mark_collected(traced.graph, self.collected)
+        for node in traced.graph.nodes:
+            if node.op == "get_attr" and self.planned is not None and node.target not in self.planned:
+                node.meta["parameter"] = False
+        typing = infer(traced.graph, operator_rules(self.rules))
+        cuts = impose(traced.graph, typing, self.layouts)
+        backward = torch.is_grad_enabled()
+        return place(traced.graph, typing, cuts, self.price, traced.unread, keep=self.keep, backward=backward)
+
+    def refuse(self, site: CallSite, error: TraceError | UnsoundPlanError) -> None:
+        """Note that calls of this kind have no program. Raises the error where that does not leave them right: if a plan
+        is sound for no call at all, or if objects in the call may hold slices."""
+        with self.lock:
+            if self.holds_slices(site) or (isinstance(error, UnsoundPlanError) and not self._is_sound()):
+                raise error
+            self.refused[site.key] = str(error)
+
+    def holds_slices(self, site: CallSite) -> bool:
+        """Returns if objects in a call may hold a rank's slices, which a whole run would take for whole."""
+        return bool(site.handles) and self.gives_slices
+
+    def _is_sound(self) -> bool:
+        """Returns if the plan holds for the call that it was made from, or for another one."""
+        if self.programs or self.surveyed is None:
+            return bool(self.programs)
+        try:
+            self._placed(self.surveyed)
+        except UnsoundPlanError:
+            return False
+        return True
+
+
+_WHOLE = (
+    "{path} computes some calls with whole weights, gathered every time: {reason}; leave it whole in the plan"
+    " if such calls are frequent"
+)
+
 
 class UnitForward:
     """Takes the place of a unit's `forward`."""
 
-    def __init__(self, module: nn.Module, unit: Unit, dense: nn.Module, compiler: Compiler, ranks: Ranks) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        unit: Unit,
+        dense: nn.Module,
+        compiler: Compiler,
+        ranks: Ranks,
+        first: str | None = None,
+    ) -> None:
         self.module, self.unit, self.dense, self.compiler, self.ranks = module, unit, dense, compiler, ranks
         self.positions = unit.position_values(dense)
+        self.first = first
         self.agreed: list[Program] = []  # programs that are known to be the same on all ranks
+        self.refused = False  # whether a call has run whole
 
     def __deepcopy__(self, memo: dict[int, Any]) -> UnitForward:
         """For a copy of the module; programs are shared."""
         module = copy.deepcopy(self.module, memo)
-        copied = memo[id(self)] = UnitForward(module, self.unit, self.dense, self.compiler, self.ranks)
-        copied.agreed = list(self.agreed)
+        first = self.settings.first
+        copied = memo[id(self)] = UnitForward(module, self.unit, self.dense, self.compiler, self.ranks, first)
+        copied.agreed, copied.refused = list(self.agreed), self.refused
         return copied
+
+    @functools.cached_property
+    def settings(self) -> Settings:
+        """The settings of the module, which a copy does not have before it is complete."""
+        return Settings(self.module, self.dense, self.unit.positions, self.first)
 
     @functools.cached_property
     def cut(self) -> list[tuple[nn.Module, str, tuple[Layout, ...]]]:
@@ -157,23 +223,58 @@ class UnitForward:
             for owner, name, layouts in self.cut:
                 watch(owner, name, layouts, self.ranks)
 
+    def is_refused(self, site: CallSite) -> bool:
+        """Returns if a call is to run whole: its kind has no program, or its objects hold what whole runs have put there.
+
+        Raises TraceError if they may hold slices as well.
+        """
+        reason = self.compiler.refused.get(site.key)
+        if reason is None and not (self.refused and site.handles):
+            return False
+        if self.compiler.holds_slices(site):
+            raise TraceError(
+                f"{self.unit.path or 'the model'}: {reason or 'it has run whole before'}; its objects hold slices"
+            )
+        self.refused = True
+        return True
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_dynamo_compiling():
             return call_in_dynamo(self, args, kwargs)
-        site = call_site(self.module, args, kwargs)
+        site = self.site(args, kwargs)
         if any(type(tensor) is CutLogits for tensor in site.tensors):
             args, kwargs = pytree.tree_map_only(CutLogits, closed, (args, kwargs))
             return self(*args, **kwargs)
+        if self.is_refused(site):
+            return run_whole(self, args, kwargs)
         self.watch_gradients()
-        traced, program = self.compiler.program(self, site, self.positions)
+        try:
+            traced, program = self.compiler.program(self, site, self.positions)
+        except (TraceError, UnsoundPlanError) as error:
+            self.compiler.refuse(site, error)
+            if not self.refused:
+                warnings.warn(_WHOLE.format(path=self.unit.path or "the model", reason=error), stacklevel=2)
+            self.refused = True
+            return run_whole(self, args, kwargs)
         numbers = traced.numbers(site, self.positions)
         tensors = program.run(
             self.module, self.ranks, *site.tensors, *numbers, *site.handles, *self.positions, *program.constants
         )
         return traced.result(tensors, site.handles)
 
+    def site(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallSite:
+        """What a call looks like, with what is otherwise than it was when the model was made parallel.
+
+        Raises UsageError if the unit has other modules than then.
+        """
+        if not self.settings.same_modules():
+            raise UsageError(MSG_CHANGED.format(path=self.unit.path or "the model"))
+        site, variant = call_site(self.module, args, kwargs), self.settings.variant()
+        return replace(site, key=(*site.key, variant)) if variant else site
+
     def current_structure(self) -> nn.Module:
-        """The dense structure in the live module's present mode and dtype."""
+        """The dense structure in the live module's present mode, settings and dtype."""
+        self.settings.give(self.dense)
         for dense, live in zip(self.dense.modules(), self.module.modules(), strict=True):
             dense.training = live.training
             for mine, theirs in ((dense._parameters, live._parameters), (dense._buffers, live._buffers)):

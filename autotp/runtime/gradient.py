@@ -98,8 +98,9 @@ class _Mark:
     def __call__(self, parameter: torch.Tensor) -> None:
         if type(parameter.grad) is torch.Tensor:
             parameter.grad = CutGradient.of(parameter.grad, self.layouts, self.ranks)
-            # FSDP lends the parameter for the backward. At its end the module has its own back, with a gradient.
-            torch.autograd.Variable._execution_engine.queue_callback(self._mark_shard)
+        # FSDP lends the parameter for the backward, with what it has kept of earlier ones. At its end the module has its own
+        # back, with a gradient.
+        torch.autograd.Variable._execution_engine.queue_callback(self._mark_shard)
 
     def _mark_shard(self) -> None:
         owner = self.owner()

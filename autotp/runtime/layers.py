@@ -1,6 +1,7 @@
 """Parallel layers: what a rank holds of a linear layer or a table. The collectives around them are nodes of the program.
 
-A layer takes the place of the dense one by changing its class, so its name, its hooks and its identity stay.
+A layer takes the place of the dense one by changing its class, so its name, its hooks and its identity stay. The new
+class is one of both kinds: whoever asks is told that a linear layer is one, of the whole's sizes.
 """
 
 from __future__ import annotations
@@ -33,10 +34,18 @@ class ParallelLayer(nn.Module):
         module: nn.Module, kind: type[ParallelLayer], ranks: Ranks, layouts: dict[str, Sequence[Layout]]
     ) -> None:
         """Turn a dense layer into a parallel one, in place."""
-        module.__class__ = kind
+        module.__class__ = _both(kind, type(module))
         padded = frozenset(name for name, own in layouts.items() if any(map(is_padded, own)))
         transposed = module.__dict__.get("transposed", False)
         module.__dict__.update(ranks=ranks, layouts=layouts, padded=padded, transposed=transposed)
+
+    @staticmethod
+    def undo(module: nn.Module) -> None:
+        """Give a layer its dense class back; its parameters stay this rank's."""
+        if isinstance(module, ParallelLayer):
+            module.__class__ = type(module).__bases__[1]
+            for name in ("ranks", "layouts", "padded", "transposed"):
+                del module.__dict__[name]
 
     def local(self, name: str) -> torch.Tensor | None:
         """A parameter as it enters the computation: the padding gets no gradient."""
@@ -55,6 +64,16 @@ class ParallelLayer(nn.Module):
         held = tuple(weight.shape) if isinstance(weight, torch.Tensor) else ()
         layouts = ", ".join(str(layout) for layout in self.layouts.get("weight", ()))
         return f"local={held}, weight=[{layouts}], rank={self.ranks.rank} of {self.ranks.size}"
+
+
+_made: dict[tuple[type, type], type[ParallelLayer]] = {}
+
+
+def _both(kind: type[ParallelLayer], dense: type[nn.Module]) -> type[ParallelLayer]:
+    """The class of what is both, always the same one."""
+    if (kind, dense) not in _made:
+        _made[kind, dense] = type(kind.__name__, (kind, dense), {"__module__": kind.__module__})
+    return _made[kind, dense]
 
 
 class ColumnParallelLinear(ParallelLayer):

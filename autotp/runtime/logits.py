@@ -7,6 +7,7 @@ all-gather, so the model's own Python computes what it always did.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -218,10 +219,12 @@ def _settled(value: Any) -> Any:
     if isinstance(value, CutLogits):
         return _settled_logits(value)
     if isinstance(value, dict):
-        for name in [name for name, part in value.items() if isinstance(part, CutLogits)]:
-            value[name] = _settled_logits(value[name])
+        for name, part in [(name, _settled(part)) for name, part in value.items()]:
+            if part is not value[name]:
+                value[name] = part
     elif type(value) in (tuple, list):
-        return type(value)(map(_settled, value))
+        parts = [_settled(part) for part in value]
+        return value if all(map(operator.is_, parts, value)) else type(value)(parts)
     return value
 
 

@@ -50,6 +50,8 @@ class Ranks:
     """One rank's view of its tensor-parallel group. By itself it is a planned rank, which can hold parts and reach nobody."""
 
     are_processes = False
+    # Which of several equal groups this is, with other data for each, and how many there are.
+    replica, replicas = 0, 1
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
@@ -107,7 +109,7 @@ class Ranks:
         mine = torch.tensor([number], device=self.device)
         numbers = self._all_gather(mine, (Factor(self.size, 1),)) if self.size > 1 else []
         if any(int(other) != number for other in numbers):
-            raise PlacementError(f"the ranks made different {what}; they need equal models, inputs and versions")
+            raise PlacementError(f"the ranks have different {what}; they need equal models, inputs and versions")
 
     def prepare(self, over: Iterable[Factors], device: torch.device) -> None:
         """Make what collectives over these factors need on a device. All ranks call it together, with the same factors."""
@@ -176,6 +178,7 @@ class ProcessRanks(Ranks):
         super().__init__(list(mine).index(me), len(mine))
         self.lines = [list(line) for line in lines]
         self.line = list(mine)
+        self.replica, self.replicas = self.lines.index(self.line), len(self.lines)
         self._groups: dict[Factors, dist.ProcessGroup] = {}
         self._host_groups: dict[Factors, HostGroup | None] = {}
 

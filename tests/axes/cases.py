@@ -516,6 +516,7 @@ ATTENTION = [
         ("b h s D, b h T D, b h T e, 1 h 1 T", {}, ()),
         ("b h s D, b 1 T D, b 1 T e", {}, ()),
         (GROUPED, {"enable_gqa": True}, ()),
+        ("b (g r) s D, b g T D, b (g r) T e", {"enable_gqa": True}, ()),
         ("b (g r) T D, b g T D, b g T e", {"enable_gqa": True, "is_causal": True}, ()),
         (f"{GROUPED}, b 1 s T", {"enable_gqa": True}, ()),
         (f"{GROUPED}, (g r) s T", {"enable_gqa": True}, ()),

@@ -85,12 +85,24 @@ def test_only_what_a_rank_keeps_is_counted_as_read() -> None:
     assert meter.count == 2 * 6 * 4 * 4  # half of each
 
 
-def test_what_computes_is_computed_at_once() -> None:
+def test_what_computes_is_computed_whole_when_it_is_read() -> None:
     tensor, value, source = lazy(6, 8)
-    assert torch.equal(value * 2, tensor * 2)
-    assert not isinstance(value * 2, Lazy)
+    doubled = (value.to(torch.float64) * torch.arange(8)).reshape(8, 6)
+    assert isinstance(doubled, Lazy)
+    assert source.opened == 0
+    meter = Meter()
+    part = read(doubled, [parse_layout("8/2@1"), parse_layout("6")], 1, meter)
+    assert torch.equal(part, (tensor.double() * torch.arange(8)).reshape(8, 6)[4:])
+    assert meter.count == tensor.nbytes
+
+
+def test_what_needs_numbers_now_reads_them() -> None:
+    tensor, value, _ = lazy(6, 8)
     assert torch.equal(value, value.clone())
-    assert source.opened > 0
+    assert float(value[1, 2]) == float(tensor[1, 2])
+    into = torch.zeros(6, 8)
+    into[:, 1:] = value[:, 1:]
+    assert torch.equal(into[:, 1:], tensor[:, 1:])
 
 
 def test_a_strided_part_has_memory_of_its_own() -> None:

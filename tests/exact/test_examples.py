@@ -1,15 +1,18 @@
-"""The examples that are not from transformers: equal to the dense model, and cut."""
+"""The examples that are not from transformers: equal to the dense model, and cut. And the one that fine-tunes."""
 
 from __future__ import annotations
 
 import functools
 import importlib
+from pathlib import Path
 
 import pytest
 import torch
 
 import autotp
 from autotp.verify import Verifier
+from examples import finetune_lm
+from examples.train_tiny_lm import Recipe, train
 
 
 @functools.lru_cache(maxsize=1)
@@ -37,3 +40,11 @@ def test_every_matrix_of_a_block_is_cut(name: str) -> None:
             matrices = [parameter for parameter in unit.parameters if len(parameter.shape) == 2]
             assert all(parameter.placement != "replicated" for parameter in matrices)
             assert (unit.count("forward"), unit.count("backward")) == (2, 2)
+
+
+def test_fine_tuning_on_ranks_follows_the_dense_curve(tmp_path: Path) -> None:
+    train(tmp_path, Recipe(steps=1, batch=2, length=16, vocabulary=300, width=32, layers=2), verbose=False)
+    found = finetune_lm.curves(finetune_lm.Tuning(tmp_path, 3), finetune_lm.MESHES)
+    for losses in found.values():
+        assert losses[-1] < losses[0]
+        assert max(finetune_lm.gap(losses, found["dense"])) < 1e-5

@@ -35,8 +35,8 @@ def batch(step: int) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "labels": ids}
 
 
-def train(model: Any, rows: slice = slice(None)) -> list[torch.Tensor]:
-    """Some clipped steps; returns the gradients' norms."""
+def train(model: Any, rows: slice = slice(None)) -> tuple[list[torch.Tensor], torch.optim.Optimizer]:
+    """Some clipped steps; returns the gradients' norms, and what has stepped."""
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
     norms = []
     for step in range(STEPS):
@@ -46,7 +46,13 @@ def train(model: Any, rows: slice = slice(None)) -> list[torch.Tensor]:
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5))
         optimizer.step()
         optimizer.zero_grad()
-    return norms
+    return norms, optimizer
+
+
+def held_by(optimizer: torch.optim.Optimizer) -> int:
+    """How many numbers an optimizer keeps on this rank."""
+    values = [value for slots in optimizer.state.values() for value in slots.values() if value.dim()]
+    return sum(value.to_local().numel() for value in values)
 
 
 def difference(state: dict[str, torch.Tensor], dense: nn.Module) -> float:
@@ -136,17 +142,18 @@ def two_dims() -> tuple[Any, ...]:
     first = 2 * mesh["dp"].get_local_rank()
     rows = slice(first, first + 2)
     dense = dense_model(**SHARED)
-    expected = train(dense)
+    expected, _ = train(dense)
 
     replicated = autotp.parallelize(dense_model(**SHARED), mesh=mesh)
-    norms = train(DistributedDataParallel(replicated, process_group=mesh["dp"].get_group()), rows)
+    norms, _ = train(DistributedDataParallel(replicated, process_group=mesh["dp"].get_group()), rows)
 
     sharded = autotp.parallelize(dense_model(**SHARED), mesh=mesh)
     held = sum(p.numel() for p in sharded.parameters())
     for block in sharded.model.layers:
         fully_shard(block, mesh=mesh["dp"])
     fully_shard(sharded, mesh=mesh["dp"])
-    norms += [norm.full_tensor() for norm in train(sharded, rows)]  # type: ignore[attr-defined]
+    cut_again, optimizer = train(sharded, rows)
+    norms += [norm.full_tensor() for norm in cut_again]  # type: ignore[attr-defined]
     differences = (
         max(abs(float(norm / true) - 1) for norm, true in zip(norms, expected * 2, strict=True)),
         difference(autotp.full_state_dict(replicated), dense),
@@ -154,15 +161,16 @@ def two_dims() -> tuple[Any, ...]:
     )
     with pytest.raises(UsageError, match="full_state_dict"):
         sharded.state_dict()
-    return differences, held, sum(p.to_local().numel() for p in sharded.parameters())
+    return differences, held, sum(p.to_local().numel() for p in sharded.parameters()), held_by(optimizer)
 
 
 def test_data_parallel_around_a_parallel_model() -> None:
     local = autotp.plan(dense_model(**SHARED), 2).elements()[1]
-    for differences, held, here in run_ranks(two_dims, 4):
+    for differences, held, here, state in run_ranks(two_dims, 4):
         assert max(differences) < 1e-9
         assert held == local
         assert abs(here - held / 2) < 0.02 * held
+        assert state == 2 * here  # two moments of what a rank holds, and of nothing else
 
 
 def test_a_compiled_step() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.zoo.coverage import is_cut
-from tests.zoo.kinds import CAUSAL, Kind
+from tests.zoo.kinds import BASE, CAUSAL, Kind
 from tests.zoo.measure import measure
 
 # Family -> ranks. Each has something the others have not: sinks, cross attention, experts, scans, parts of heads in a cache,
@@ -34,6 +34,8 @@ SAMPLE = {
     "xlm-roberta-xl": 4,
     "xmod": 2,
 }
+# Two towers whose results meet, and convolutions whose kernels are made from the sequence.
+BASES = {"clip": 2, "convbert": 4}
 
 
 @pytest.mark.parametrize("name", SAMPLE)
@@ -41,3 +43,9 @@ def test_a_family_is_right_and_cut(name: str) -> None:
     (record,) = measure(Kind(name, CAUSAL), (SAMPLE[name],))
     assert is_cut(record), record
     assert record.tokens == "equal" or "dense model does not write" in record.tokens
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_a_base_model_is_right_and_cut(name: str) -> None:
+    (record,) = measure(Kind(name, BASE), (BASES[name],))
+    assert is_cut(record), record

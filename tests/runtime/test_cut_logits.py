@@ -125,9 +125,9 @@ def test_logits_that_no_loss_has_read_leave_the_model_whole() -> None:
         part = take(dense(), [None, None, layout(2)], ranks.rank).requires_grad_()
         lost, plain = CutLogits.of(part, ranks, layout(2)), CutLogits.of(part, ranks, layout(2))
         loss_of(lost * 2)
-        result = settle(None, (), {"lost": lost, "plain": plain, "more": (1, plain * 3)})
-        result = result if result["more"][1] is None else {**result, "more": settle(None, (), result["more"])}
-        (gradient,) = torch.autograd.grad((result["plain"].sin() + result["more"][1]).sum(), part)
+        result = settle(None, (), {"lost": lost, "plain": plain, "parts": {"more": (1, plain * 3)}})
+        (gradient,) = torch.autograd.grad((result["plain"].sin() + result["parts"]["more"][1]).sum(), part)
+        assert type(result["parts"]["more"][1]) is torch.Tensor
         return type(result["lost"]), result["plain"].detach(), gradient
 
     for rank, (kind, whole, gradient) in enumerate(simulate(2, run)):

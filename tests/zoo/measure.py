@@ -24,7 +24,7 @@ from autotp.runtime.simulate import simulate
 from autotp.verify import Difference, Float64, Verifier
 
 from .kinds import Kind
-from .models import model_of
+from .prepare import prepared
 from .unchanged import unchanged
 
 NEW_TOKENS = 6
@@ -84,8 +84,7 @@ class DenseFailure(Exception):
 
 def _verifier(kind: Kind) -> Verifier:
     try:
-        model = model_of(kind)
-        _try_dense(model)
+        model, examples = prepared(kind)
     except Exception as error:
         raise DenseFailure(_where(error)) from error
 
@@ -93,19 +92,8 @@ def _verifier(kind: Kind) -> Verifier:
         with unchanged(model):
             return survey(model, *args)
 
-    with patch("autotp.verify.survey", watched):
+    with patch("autotp.verify.survey", watched), patch("autotp.verify.examples_for", lambda *_: examples):
         return Verifier(model)
-
-
-def _try_dense(model: Any) -> None:
-    """Raises whatever the model raises in one forward and backward."""
-    from autotp.api import examples_for
-    from autotp.verify import _real_call, _run
-
-    double = copy.deepcopy(model).double()
-    outputs, _ = _run(double, _real_call(double, examples_for(double, None)[0]), 0, ())
-    if bad := [name for name, output in outputs.items() if output.is_floating_point() and output.isnan().any()]:
-        raise ValueError(f"{bad[0]} of the dense model is not a number")
 
 
 def _prompt(model: Any) -> torch.Tensor:

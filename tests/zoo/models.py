@@ -20,8 +20,12 @@ NOISE = 0.1  # added to the initial weights, which are zero, one, or so small th
 
 def model_of(kind: Kind, seed: int = 0) -> PreTrainedModel:
     """The family's model in eval mode. Raises whatever transformers raises for one that cannot be built."""
+    return model_from(config_of(kind), kind, seed)
+
+
+def model_from(config: PretrainedConfig, kind: Kind, seed: int = 0) -> PreTrainedModel:
+    """The same of a configuration."""
     torch.manual_seed(seed)
-    config = config_of(kind)
     config.architectures = [_class_of(kind, config).__name__]
     model = build_model(config, meta=False)
     for parameter in model.parameters():
@@ -36,7 +40,7 @@ def config_of(kind: Kind) -> PretrainedConfig:
         return AutoConfig.for_model(kind.name, **WHOLE[kind.name])
     config = tiny_config(AutoConfig.for_model(kind.name))
     _share_key_value_heads(config)
-    _set(config, AFTER.get(kind.name, {}))
+    set_in(config, AFTER.get(kind.name, {}))
     return config
 
 
@@ -56,10 +60,11 @@ def _share_key_value_heads(config: PretrainedConfig) -> None:
             part.num_key_value_heads = KV_HEADS
 
 
-def _set(config: PretrainedConfig, settings: dict[str, Any]) -> None:
+def set_in(config: PretrainedConfig, settings: dict[str, Any]) -> None:
+    """Change settings; those of a nested configuration are a dict."""
     for name, value in settings.items():
         inner = getattr(config, name, None)
         if isinstance(inner, PretrainedConfig):
-            _set(inner, value)
+            set_in(inner, value)
         else:
             setattr(config, name, value)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
+import os
 import signal
+import threading
 import time
 import warnings
 from collections import deque
@@ -34,7 +37,7 @@ class _Worker:
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
         self.connection, there = CONTEXT.Pipe()
-        self.process = CONTEXT.Process(target=_work, args=(there, limit_s), daemon=True)
+        self.process = CONTEXT.Process(target=_work, args=(there, limit_s, os.getpid()), daemon=True)
         self.process.start()
         there.close()
         self.task: Task | None = None
@@ -50,9 +53,18 @@ class _Worker:
         self.connection.close()
 
 
-def _work(connection: Connection, limit_s: float) -> None:
+def _end_with(parent: int) -> None:
+    """End this process once its parent has, whatever ended that one."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+def _work(connection: Connection, limit_s: float, parent: int) -> None:
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
+    logging.disable(logging.CRITICAL)  # torch reports what a trace gives up, with a stack
     transformers.logging.set_verbosity_error()
     while True:
         task: Task = connection.recv()

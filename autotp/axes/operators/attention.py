@@ -12,14 +12,15 @@ from ..term import Product, Term, axis
 def attention(call: Call) -> Fact:
     """q [.., H, s, d], k [.., H, t, d], v [.., H, t, e]: d and t are whole, and s where a causal mask counts it.
 
-    With `enable_gqa` the query heads are (key heads · repeats).
+    With `enable_gqa` the query heads are (key heads · repeats), and (value heads · repeats), which may be others.
     """
     query, key, value = (call.dims(call.get(name)) for name in ("query", "key", "value"))
-    grouped = bool(call.get("enable_gqa")) and query[-3].size != key[-3].size
+    grouped = bool(call.get("enable_gqa")) and {query[-3].size} != {key[-3].size, value[-3].size}
     leading = call.broadcast([query[:-3], key[:-3], value[:-3]]) if grouped else ()
     if grouped:
-        call.equal(key[-3], value[-3])
-        call.equal(query[-3], Product((key[-3], axis(query[-3].size // key[-3].size))))
+        for own in (key[-3], value[-3]):
+            same = own.size == query[-3].size
+            call.equal(query[-3], own if same else Product((own, axis(query[-3].size // own.size))))
         heads = (*leading, query[-3])
     else:
         heads = call.broadcast([query[:-2], key[:-2], value[:-2]])

@@ -1,0 +1,66 @@
+"""A plan for a model to which modules were added: what is cut stays cut as it is, and what is new follows.
+
+A correction that is added to the output of a column-parallel layer has that output's axes, and one that reads the input of
+a row-parallel layer has those: once the cuts of the old parameters are imposed on the axes, nothing is left to choose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from torch import nn
+
+from ..axes.layout import Layout
+from ..errors import PlanError
+from ..placement.impose import impose
+from ..placement.place import place
+from .assemble import unit_plan
+from .choose import Choice, UnitProblem, local_elements
+from .cost import Hardware, Workload
+from .make import outside
+from .plan import Plan, UnitPlan
+from .survey import Survey, fingerprint_of, parameter_owners
+from .weigh import Weigher
+
+
+def extend_plan(
+    plan: Plan, model: nn.Module, found: Survey, held: Mapping[str, tuple[Layout, ...]], machine: Hardware
+) -> Plan:
+    """The plan of a model's dense structure in which the parameters in `held` are cut as they are already.
+
+    Raises PlanError if such a parameter is now where nothing can be cut, UnsoundPlanError if its cut is not possible there.
+    """
+    _check_traced(found, held)
+    workload = Workload(plan.tokens, plan.element_bytes)
+    keep = any(unit.keep for unit in plan.units)
+    units = tuple(_units(found, held, machine, workload, keep))
+    tied = tuple(tuple(names) for names in parameter_owners(model).values() if len(names) > 1)
+    rest = tuple(outside(model, found, units))
+    return replace(plan, fingerprint=fingerprint_of(model), units=units, outside=rest, tied=tied)
+
+
+def _check_traced(found: Survey, held: Mapping[str, object]) -> None:
+    for path, reason in found.failures.items():
+        cut = next((name for name in held if name.startswith(path + ".") or not path), None)
+        if cut is not None:
+            raise PlanError(f"{cut} is cut, and {path or 'the model'} can be no unit as it is now: {reason}")
+
+
+def _units(
+    found: Survey, held: Mapping[str, tuple[Layout, ...]], machine: Hardware, workload: Workload, keep: bool
+) -> Iterable[UnitPlan]:
+    for shape, problem in found.problems.items():
+        paths = tuple(unit.path for unit in found.units if unit.shape == shape and unit.path not in found.failures)
+        if paths:
+            prefix = paths[0] + "." if paths[0] else ""
+            own = {name: held[prefix + name] for name in problem.parameters() if prefix + name in held}
+            weigher = Weigher(problem.graph, machine, workload)
+            settled = replace(problem, keep=keep and problem.is_head)
+            yield unit_plan(paths, settled, _choice(settled, own, weigher), weigher)
+
+
+def _choice(problem: UnitProblem, held: Mapping[str, tuple[Layout, ...]], weigher: Weigher) -> Choice:
+    cuts = impose(problem.graph, problem.typing, held, others_follow=True)
+    placement = place(problem.graph, problem.typing, cuts, weigher.price, problem.unread, keep=problem.keep)
+    return Choice(cuts, placement, local_elements(problem, cuts), weigher.seconds(placement))

@@ -1,0 +1,113 @@
+"""transformers' `Trainer` for a parallel model. Needs accelerate, as `Trainer` does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+from torch.utils import _pytree as pytree
+from transformers import Trainer
+
+from .checkpoint.full import state_of
+from .errors import UsageError
+from .runtime.ranks import Ranks
+from .weights import save_pretrained
+
+MSG_ALONE = (
+    "the gradients of this model are not averaged over its {replicas} replicas; call"
+    " torch.distributed.fsdp.fully_shard(model, mesh=mesh['dp']) before making the trainer"
+)
+MSG_APART = "accelerate hands out batches to neighbouring ranks; make the tensor-parallel dim of the mesh the last one"
+
+
+class ParallelTrainer(Trainer):
+    """A `transformers.Trainer` for what `autotp.parallelize` returned; takes all arguments that `Trainer` does.
+
+    The ranks of a tensor-parallel group get the same batches, groups different ones; nothing is put around the model, and
+    what the trainer saves is a whole checkpoint, without the optimizer's state. Several groups need
+    `fully_shard(model, mesh=mesh["dp"])` first.
+
+    Raises UsageError for a model that is not parallel, or whose gradients nobody averages over the groups.
+    """
+
+    def __init__(self, model: Any, args: Any = None, **others: Any) -> None:
+        self.ranks = state_of(model).ranks
+        _check(model, self.ranks)
+        super().__init__(model, args, **others)
+
+    @property
+    def is_distributed_loading_by_transformers(self) -> bool:
+        """What a model is called that sees to its own placement and gradients: nobody is to wrap it or shard it again."""
+        return True
+
+    @is_distributed_loading_by_transformers.setter
+    def is_distributed_loading_by_transformers(self, value: bool) -> None:
+        """It is so, whatever loaded the model."""
+
+    def get_tp_size(self) -> int:
+        """How many ranks get the same batch."""
+        return self.ranks.size
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """Let accelerate know which ranks get the same batch, and count what they all found once."""
+        super().create_accelerator_and_postprocess()
+        if dist.get_world_size() > 1:
+            lines = torch.arange(dist.get_world_size()).view(self.ranks.replicas, self.ranks.size)
+            mesh = DeviceMesh(self.ranks.device.type, lines, mesh_dim_names=("dp_shard", "tp"))
+            self.accelerator.state.device_mesh = mesh
+            self.gather_function = self.accelerator.gather_for_metrics = self._gather_for_metrics
+
+    def _gather_for_metrics(self, values: Any, use_gather_object: bool = False) -> Any:
+        accelerator = self.accelerator
+        gather = accelerator.gather
+
+        def once(values: Any) -> Any:
+            return pytree.tree_map_only(torch.Tensor, self._first_of_groups, gather(values))
+
+        accelerator.gather = once
+        try:
+            return type(accelerator).gather_for_metrics(accelerator, values, use_gather_object)
+        finally:
+            del accelerator.gather
+
+    def _first_of_groups(self, gathered: torch.Tensor) -> torch.Tensor:
+        """The rows of each group's first rank among those of all ranks."""
+        ranks = gathered.reshape(dist.get_world_size(), -1, *gathered.shape[1:])
+        return ranks[:: self.ranks.size].flatten(0, 1)
+
+    def _sync_replicated_trainable_parameters(self, model: Any) -> None:
+        """Nothing: what is no DTensor is this rank's own part, or has had its gradient summed."""
+
+    @contextmanager
+    def _defer_fsdp_gradient_reduction(self) -> Iterator[None]:
+        model: Any = self.model
+        model.set_requires_gradient_sync(False)
+        try:
+            yield
+        finally:
+            model.set_requires_gradient_sync(True)
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        """Every rank takes part in writing the model; the first one writes what else there is."""
+        model: Any = self.model
+        folder = str(output_dir or self.args.output_dir)
+        save_pretrained(model, folder)
+        if self.args.should_save:
+            model.__dict__["save_pretrained"] = lambda *args, **kwargs: None  # done
+            try:
+                super()._save(folder, state_dict)
+            finally:
+                del model.__dict__["save_pretrained"]
+
+
+def _check(model: Any, ranks: Ranks) -> None:
+    """Raises UsageError where groups would train by themselves, or would be given parts of the same batches."""
+    if ranks.replicas > 1 and not any(isinstance(parameter, DTensor) for parameter in model.parameters()):
+        raise UsageError(MSG_ALONE.format(replicas=ranks.replicas))
+    if dist.get_rank() != ranks.replica * ranks.size + ranks.rank:
+        raise UsageError(MSG_APART)
