@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from .boundaries import with_boundaries
 from .checkpoint.state import attach
 from .errors import UsageError
 from .huggingface import models
@@ -45,6 +46,7 @@ def plan(
     hardware: str = DEFAULT_HARDWARE,
     tokens: int = 4096,
     gather_logits: bool = True,
+    sequence_parallel: bool = False,
     rules: Sequence[str | Path] = (),
 ) -> Plan:
     """Plan tensor parallelism for `tp` ranks. Needs no process group, no weights and no GPU.
@@ -59,6 +61,8 @@ def plan(
         tokens: tokens of one step that collectives are weighed at.
         gather_logits: whether a head over the vocabulary gives whole logits on every rank. Else they are a `DTensor` cut over
             the vocabulary, and nothing is sent; `.full_tensor()` makes them whole.
+        sequence_parallel: whether blocks hand on values cut over the positions of a sequence, of any length: a rank keeps less
+            for the backward, and sends as much. Calls without gradients, and sequences shorter than `tp`, are not cut.
         rules: folders with rules of your own, laid out as `rules/` is.
 
     Raises:
@@ -68,8 +72,18 @@ def plan(
     folders = rule_folders(rules)
     machine = cost.hardware(hardware, folders)
     module = models.resolve(model)
-    found = survey(module, examples_for(module, example), folders)
-    made = make_plan(module, found, tp, machine, Workload(tokens=tokens), gather_logits=gather_logits)
+    examples = examples_for(module, example)
+    found = survey(module, examples, folders)
+    made = make_plan(
+        module,
+        found,
+        tp,
+        machine,
+        Workload(tokens=tokens),
+        gather_logits=gather_logits,
+        sequence_parallel=sequence_parallel,
+    )
+    made = with_boundaries(module, found, made, examples[0], folders)
     return replace(made, loss=reading_of_logits(module, found)) if gather_logits and tp > 1 else made
 
 
@@ -121,6 +135,7 @@ def parallelize(
     mesh: DeviceMesh | None = None,
     plan: Plan | None = None,
     gather_logits: bool = True,
+    sequence_parallel: bool = False,
     sum_in_float32: bool = False,
     example: Any = None,
     rules: Sequence[str | Path] = (),
@@ -137,7 +152,7 @@ def parallelize(
         tp: number of ranks; the world size unless given. It must divide the world size: neighbouring ranks form a group.
         mesh: a one-dimensional mesh, or one with a dim named "tp", instead of `tp`.
         plan: a plan from `autotp.plan`, edited or not; made here unless given.
-        gather_logits: as for `autotp.plan`; a given plan says it itself.
+        gather_logits, sequence_parallel: as for `autotp.plan`; a given plan says it itself.
         sum_in_float32: whether ranks add up bfloat16 and float16 values in float32, which sends twice the planned bytes.
         example: as for `autotp.plan`.
         rules: as for `autotp.plan`.
@@ -160,10 +175,12 @@ def parallelize(
         check_plan(inner, plan, ranks.size)
     found: Survey | None = None
     if plan is None or example is not None or models.is_transformers_model(inner):
-        found = survey(inner, examples_for(inner, example), folders)
+        examples = examples_for(inner, example)
+        found = survey(inner, examples, folders)
     if plan is None:
         assert found is not None
-        plan = make_plan(inner, found, ranks.size, gather_logits=gather_logits)
+        plan = make_plan(inner, found, ranks.size, gather_logits=gather_logits, sequence_parallel=sequence_parallel)
+        plan = with_boundaries(inner, found, plan, examples[0], folders)
     ranks.check_agreement(plan.to_json(), "plans")
     apply_plan(inner, plan, ranks, make_compilers(plan, found, folders))
     join_ranks(inner, ranks)

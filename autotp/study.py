@@ -11,9 +11,11 @@ from typing import Any
 import torch
 
 from .api import Source, check_size, examples_for, rule_folders
+from .boundaries import with_boundaries
 from .errors import AutotpError, UsageError
 from .huggingface import models, tp_plan
 from .huggingface.losses import reading_of_logits
+from .planner.assemble import collective_plan
 from .planner.cost import DEFAULT_HARDWARE, Workload, hardware
 from .planner.estimate import Estimate, estimate
 from .planner.make import make_plan
@@ -21,7 +23,7 @@ from .planner.plan import Plan, UnitPlan
 from .planner.settings import apply_settings
 from .planner.survey import Survey, survey
 from .planner.why import Why, why
-from .planner.work import Work, work_of
+from .planner.work import Work, placed_as_planned, work_of
 from .report.diff import make_diff
 from .report.export import export
 from .rewrite.apply import check_plan
@@ -37,6 +39,7 @@ class Study:
         model, hardware, tokens, rules: as for `autotp.plan`.
         example: as for `autotp.plan`.
         settings: parts of the model that are left whole, as `{"model.layers.*.mlp": "replicate"}`.
+        sequence_parallel: as for `autotp.plan`.
 
     Raises:
         UsageError: an argument is wrong. RuleError: a rule file is wrong.
@@ -51,18 +54,21 @@ class Study:
         tokens: int = Workload.tokens,
         rules: Sequence[str | Path] = (),
         settings: Mapping[str, str] | None = None,
+        sequence_parallel: bool = False,
     ) -> None:
         self.folders = rule_folders(rules)
         self.machine, self.workload = hardware(hardware_name, self.folders), Workload(tokens=tokens)
-        self.module, self.example = models.resolve(model), example
+        self.module, self.example, self.sequence_parallel = models.resolve(model), example, sequence_parallel
         found = survey(self.module, examples_for(self.module, example), self.folders)
         self.found = apply_settings(self.module, found, settings or {})
 
     def plan(self, tp: int) -> Plan:
         """The best plan for so many ranks."""
         check_size(tp)
-        made = make_plan(self.module, self.found, tp, self.machine, self.workload)
-        return replace(made, loss=self.loss) if tp > 1 else made
+        made = make_plan(
+            self.module, self.found, tp, self.machine, self.workload, sequence_parallel=self.sequence_parallel
+        )
+        return replace(self._bounded(made), loss=self.loss) if tp > 1 else made
 
     @cached_property
     def loss(self) -> str:
@@ -72,7 +78,10 @@ class Study:
     def read(self, plan: Plan) -> Plan:
         """An edited plan with the collectives that its layouts need. Raises PlanError or UnsoundPlanError if it is refused."""
         check_plan(self.module, plan, plan.tp)
-        return make_diff(self.module, self.found, plan, self.folders).plan
+        return self._bounded(make_diff(self.module, self.found, plan, self.folders).plan)
+
+    def _bounded(self, plan: Plan) -> Plan:
+        return with_boundaries(self.module, self.found, plan, examples_for(self.module, self.example)[0], self.folders)
 
     def why(self, plan: Plan, parameter: str) -> Why:
         """Why one parameter is placed as it is. Raises UsageError naming the nearest parameter for an unknown one."""
@@ -87,7 +96,7 @@ class Study:
     def estimate_of(self, plan: Plan, batch: int, sequence: int) -> Estimate:
         """What a plan means for a rank at a batch and a sequence."""
         works, unknown = self._works(plan)
-        return estimate(plan, works, self.machine, batch, sequence, unknown)
+        return estimate(plan, works, self.machine, batch, sequence, unknown, self._without_backward(plan))
 
     def export(self, plan: Plan, system: str) -> Any:
         """A plan for another system, as plain data. Raises PlanError for one that it cannot express, with the reason."""
@@ -115,6 +124,19 @@ class Study:
                 return found
         return survey(model, examples_for(model, self.example), self.folders)
 
+    def _without_backward(self, plan: Plan) -> Plan:
+        """The plan as it holds where nothing is kept for a backward: no unit is cut over positions."""
+        shapes = {unit.path: unit.shape for unit in self.found.units}
+
+        def uncut(unit: UnitPlan) -> UnitPlan:
+            if not unit.sequence:
+                return unit
+            plain, traced = replace(unit, sequence=False), self.found.traced[shapes[unit.instances[0]]]
+            placed, weigher = placed_as_planned(plain, traced, self.machine, self.workload, self.folders, plan.tp)
+            return replace(plain, collectives=tuple(map(collective_plan, weigher.collectives(placed))))
+
+        return replace(plan, units=tuple(map(uncut, plan.units)), around=())
+
     def _works(self, plan: Plan) -> tuple[dict[UnitPlan, Work], tuple[str, ...]]:
         works, unknown = {}, []
         shapes = {unit.path: unit.shape for unit in self.working.units}
@@ -123,7 +145,7 @@ class Study:
             try:
                 if traced is None:
                     raise UsageError("it is not traced")
-                works[unit] = work_of(unit, traced, self.machine, self.workload, self.folders)
+                works[unit] = work_of(unit, traced, self.machine, self.workload, self.folders, plan.tp)
             except AutotpError as error:
                 unknown.append(f"{unit.instances[0] or 'the model'}: {error}")
         matrices = [p for p in plan.outside if len(p.shape) > 1]

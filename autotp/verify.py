@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from .api import Source, check_size, examples_for, rule_folders
+from .boundaries import with_boundaries
 from .capture.grouped import GroupedProducts
 from .capture.opaque import copy_opaque
 from .checkpoint.full import full_gradients
@@ -28,6 +29,7 @@ from .planner.plan import Plan
 from .planner.survey import Example, survey
 from .rewrite.apply import apply_plan, make_compilers
 from .runtime.ranks import Ranks
+from .runtime.sequence import made_whole
 from .runtime.simulate import simulate
 
 TOLERANCE = 1e-9
@@ -114,6 +116,7 @@ def verify(
     *,
     plan: Plan | None = None,
     example: Any = None,
+    sequence_parallel: bool = False,
     rules: Sequence[str | Path] = (),
     seed: int = 0,
 ) -> Report:
@@ -129,10 +132,12 @@ def verify(
         tp: number of ranks.
         plan: the plan to verify; the best one unless given.
         example: for a module not from transformers the arguments of one forward, on real tensors.
-        rules: as for `autotp.plan`.
+        sequence_parallel, rules: as for `autotp.plan`; a given plan says the first itself.
         seed: of random weights, inputs and output weights.
     """
-    return Verifier(model, example=example, rules=rules, seed=seed).verify(tp, plan)
+    verifier = Verifier(model, example=example, rules=rules, seed=seed)
+    check_size(tp)
+    return verifier.verify(tp, plan or verifier.plan(tp, sequence_parallel=sequence_parallel))
 
 
 class Verifier:
@@ -145,19 +150,21 @@ class Verifier:
         torch.manual_seed(seed)
         self.dense = _dense(models.resolve(model))
         self.folders, self.seed = rule_folders(rules), seed
-        examples = [_widened(call) for call in examples_for(self.dense, example)]
+        self.examples = [_widened(call) for call in examples_for(self.dense, example)]
         with Float64():
-            self.found = survey(self.dense, examples, self.folders)
-        self.call = _real_call(self.dense, examples[0])
+            self.found = survey(self.dense, self.examples, self.folders)
+        self.call = _real_call(self.dense, self.examples[0])
         # What a head gives may be read as slices, so that it has no gradient of its own.
         inner = {shape for shape, problem in self.found.problems.items() if not problem.is_head}
         self.paths = [unit.path for unit in self.found.units if unit.shape in inner]
         # A copy runs, since a model may keep something of a call, and every run is to begin with the same one.
         self.outputs, self.gradients = _run(copy.deepcopy(self.dense), self.call, seed, self.paths)
 
-    def plan(self, tp: int) -> Plan:
+    def plan(self, tp: int, *, sequence_parallel: bool = False) -> Plan:
         """The best plan of the model for so many ranks."""
-        return make_plan(self.dense, self.found, tp)
+        made = make_plan(self.dense, self.found, tp, sequence_parallel=sequence_parallel)
+        with Float64():
+            return with_boundaries(self.dense, self.found, made, self.examples[0], self.folders)
 
     def verify(self, tp: int, plan: Plan | None = None) -> Report:
         """Compare the model's parallel form on `tp` simulated ranks, under a plan or the best one, with the dense one."""
@@ -169,6 +176,7 @@ class Verifier:
             parallel = apply_plan(copy.deepcopy(self.dense), plan, ranks, compilers)
             with ranks.logging() as log:
                 results, gradients = _run(parallel, self.call, self.seed, self.paths)
+            gradients = {name: made_whole(gradient) for name, gradient in gradients.items()}
             return results, gradients | full_gradients(parallel), log
 
         runs = simulate(tp, rank_run)
@@ -186,11 +194,7 @@ class Verifier:
 
 def planned_collectives(plan: Plan) -> dict[str, int]:
     """Collectives of one training step of the whole model by "kind phase of"."""
-    counts: Counter[str] = Counter()
-    for unit in plan.units:
-        for c in unit.collectives:
-            counts[f"{c.kind} {c.phase} {c.of}"] += len(unit.instances)
-    return dict(counts)
+    return dict(Counter(f"{c.kind} {c.phase} {c.of}" for c in plan.step()))
 
 
 def _dense(model: nn.Module) -> nn.Module:

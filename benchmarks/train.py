@@ -11,6 +11,7 @@ through gloo and gathered logits. Shown are medians over the steps, with the lea
 from __future__ import annotations
 
 import argparse
+import functools
 import resource
 import statistics
 import sys
@@ -31,19 +32,22 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import autotp
 from autotp.runtime.launch import run_ranks
 from benchmarks.inference import BATCH, PROMPT, RANKS, SHAPE
+from benchmarks.kept import Alive
 from benchmarks.peers import megatron
 
-WAYS = ("dense", "by hand", "autotp")
+SEQUENCE = "autotp, sequence parallel"
+WAYS = ("dense", "by hand", "autotp", SEQUENCE)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One way to train: seconds of every step, the losses, bytes of parameters with gradients and optimizer, and the
-    largest resident memory of a rank before (libraries, the dense weights) and after."""
+    """One way to train: seconds of every step, the losses, bytes of parameters with gradients and optimizer, bytes that blocks
+    keep for the backward, and the largest resident memory of a rank before (libraries, the dense weights) and after."""
 
     seconds: tuple[float, ...]
     losses: tuple[float, ...]
     held: int
+    kept: int
     resident: tuple[int, int]
 
 
@@ -109,7 +113,8 @@ def train(way: str, shape: Mapping[str, int], steps: int) -> Measured:
     torch.manual_seed(0)
     model: Any = LlamaForCausalLM(LlamaConfig(**shape))
     before = largest_resident()
-    model = {"dense": lambda m: m, "by hand": by_hand, "autotp": autotp.parallelize}[way](model)
+    cut = functools.partial(autotp.parallelize, sequence_parallel=True)
+    model = {"dense": lambda m: m, "by hand": by_hand, "autotp": autotp.parallelize, SEQUENCE: cut}[way](model)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)
     ids = torch.randint(3, shape["vocab_size"], (BATCH, PROMPT), generator=torch.Generator().manual_seed(1))
     seconds, losses = [], []
@@ -122,7 +127,16 @@ def train(way: str, shape: Mapping[str, int], steps: int) -> Measured:
         optimizer.zero_grad()
         losses.append(float(loss.detach()))
         seconds += [time.perf_counter() - start] if step else []  # the first one traces
-    return Measured(tuple(seconds), tuple(losses), held, (before, largest_resident()))
+    resident = before, largest_resident()
+    return Measured(tuple(seconds), tuple(losses), held, bytes_kept(model, ids), resident)
+
+
+def bytes_kept(model: Any, ids: torch.Tensor) -> int:
+    """Bytes that the blocks, and the embedding and the norm around them, keep for the backward."""
+    with Alive() as alive:
+        result = model.model(input_ids=ids, use_cache=False).last_hidden_state
+    assert result.requires_grad
+    return alive.bytes()
 
 
 def bytes_held(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
@@ -159,7 +173,15 @@ def main() -> None:
 
 def report(found: Mapping[str, Measured]) -> Table:
     """Times and memory of all ways."""
-    table = Table("", "seconds a step", "of dense", "parameters, gradients, optimizer", "of dense", "largest resident")
+    columns = (
+        "seconds a step",
+        "of dense",
+        "parameters, gradients, optimizer",
+        "of dense",
+        "kept for backward",
+        "of dense",
+    )
+    table = Table("", *columns, "largest resident")
     dense = found["dense"]
     for way, measured in found.items():
         middle = statistics.median(measured.seconds)
@@ -169,6 +191,8 @@ def report(found: Mapping[str, Measured]) -> Table:
             f"{middle / statistics.median(dense.seconds):.2f}",
             f"{measured.held / 2**20:.0f} MiB",
             f"{measured.held / dense.held:.4f}",
+            f"{measured.kept / 2**20:.0f} MiB",
+            f"{measured.kept / dense.kept:.3f}",
             f"{measured.resident[1] / 2**30:.2f} GiB",
         )
     return table

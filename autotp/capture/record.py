@@ -27,18 +27,21 @@ from .units import Unit
 
 # What the rest of the model sees of a unit's result, by the unit's shape.
 Given: TypeAlias = Callable[[int, Any], Any]
+# What a unit sees of its arguments.
+Taken: TypeAlias = Callable[[Unit, Any, Any], tuple[Any, Any]]
 
 
 @dataclass
 class Recording:
     """The first call of every unit shape, parameters that the outer Python uses by itself, and which tensors of a unit's
-    result (by their number) nobody reads; why a unit shape could not run."""
+    result (by their number) nobody reads; why a unit shape could not run; the model's result."""
 
     calls: dict[int, tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=dict)
     called: set[str] = field(default_factory=set)
     used_outside: dict[str, str] = field(default_factory=dict)
     unread: dict[int, frozenset[int]] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
+    result: Any = None
 
 
 def record(
@@ -48,21 +51,23 @@ def record(
     kwargs: Mapping[str, Any],
     functions: FunctionRules | None = None,
     given: Given = lambda shape, result: result,
+    taken: Taken = lambda unit, args, kwargs: (args, kwargs),
 ) -> Recording:
     """Run the model on fake copies of the given inputs, or on real ones where its outer Python needs values; functions with
-    a rule only give results of the right shapes. `given` may put something else in place of a unit's result.
+    a rule only give results of the right shapes. `given` may put something else in place of a unit's result, `taken` in place
+    of its arguments.
 
     Raises TraceError if it needs values and has no weights, or fails with them.
     """
     functions = functions or {}
     try:
-        return _Recorder(model, units, functions, given).run(args, kwargs)
+        return _Recorder(model, units, functions, given, taken).run(args, kwargs)
     except Exception as error:
         reason = f"the model cannot run on fake tensors: {_first_line(error)}"
         if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
             raise TraceError(reason) from error
         try:
-            return _Recorder(model, units, functions, given, real=True).run(args, kwargs)
+            return _Recorder(model, units, functions, given, taken, real=True).run(args, kwargs)
         except Exception as second:
             raise TraceError(f"{reason}, nor on real ones: {_first_line(second)}") from error
 
@@ -78,10 +83,11 @@ class _Recorder:
         units: Sequence[Unit],
         functions: FunctionRules,
         given: Given,
+        taken: Taken,
         *,
         real: bool = False,
     ) -> None:
-        self.functions, self.given = functions, given
+        self.functions, self.given, self.taken = functions, given, taken
         self.recording, self.real = Recording(), real
         # Inputs without data stand for ones where the weights are.
         self.symbols = Symbols(next((p.device for p in model.parameters() if p.device.type != "meta"), None))
@@ -121,6 +127,7 @@ class _Recorder:
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             self.recording.called.add(unit.path)
+            args, kwargs = self.taken(unit, args, kwargs)
             self._note_read((args, kwargs))
             if unit.shape in self.results:
                 return self.given(unit.shape, self.results[unit.shape])
@@ -189,7 +196,8 @@ class _Recorder:
         mode = _own_random_state() if self.real else self.symbols.mode
         opaque = opaque_functions(_only_shapes, self.model, self.functions)
         with torch.enable_grad(), opaque, mode, GroupedProducts(), Outside():
-            self._note_read(self.model(*fake_args, **fake_kwargs))
+            self.recording.result = self.model(*fake_args, **fake_kwargs)
+            self._note_read(self.recording.result)
         for shape, result in self.results.items():
             tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
             unread = frozenset(i for i, tensor in enumerate(tensors) if id(tensor) not in self.read)

@@ -15,7 +15,7 @@ from ..api import check_size
 from ..errors import UsageError
 from ..planner.plan import Plan
 from ..report import byte_size, make_console, number, paragraphs, plan_summary
-from ..report.summary import every_collective, kind_name, share
+from ..report.summary import kind_name, share
 from ..report.text import add_row, make_table
 from ..runtime.launch import run_ranks
 from .encode import PRECISIONS, SENTENCES, Encoded, encode, encode_on_rank
@@ -109,7 +109,7 @@ def verdict(equal: bool, tp: int) -> Text:
 
 def planned_collectives(plan: Plan) -> dict[tuple[str, str], int]:
     """Collectives of one forward by kind and phase."""
-    return dict(Counter((c.kind, c.phase) for c in every_collective(plan.units) if c.phase == "forward"))
+    return dict(Counter((c.kind, c.phase) for c in plan.step() if c.phase == "forward"))
 
 
 def difference(whole: Encoded, ranks: list[Encoded], precision: torch.dtype) -> float:

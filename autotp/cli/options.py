@@ -52,6 +52,9 @@ hardware_option = click.option(
 tokens_option = click.option(
     "--tokens", default=Workload.tokens, show_default=True, metavar="T", help="Tokens of one step."
 )
+sequence_option = click.option(
+    "--sequence-parallel", is_flag=True, help="Cut what blocks hand on over the positions of a sequence, in training."
+)
 batch_option = click.option(
     "--batch", default=1, show_default=True, metavar="B", help="Sequences that these tokens are, of equal length."
 )

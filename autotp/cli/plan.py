@@ -33,6 +33,7 @@ from .options import (
     model_argument,
     read_plan,
     rules_option,
+    sequence_option,
     tokens_option,
     working,
 )
@@ -53,6 +54,7 @@ from .options import (
 @click.option(
     "--plan", "plan_file", type=click.Path(path_type=Path), metavar="FILE", help="Show this plan, edited or not."
 )
+@sequence_option
 @hardware_option
 @tokens_option
 @batch_option
@@ -66,6 +68,7 @@ def plan_command(
     parameter: str | None,
     settings: tuple[str, ...],
     plan_file: Path | None,
+    sequence_parallel: bool,
     hardware: str,
     tokens: int,
     batch: int,
@@ -79,6 +82,7 @@ def plan_command(
     Examples:
       autotp plan llama --tp 8
       autotp plan llama --compare 2,4,8 --tokens 16384 --batch 4
+      autotp plan llama --tp 8 --sequence-parallel
       autotp plan ./checkpoint --tp 4 --hardware a100-nvlink-8
       autotp plan llama --tp 4 --why model.layers.0.self_attn.k_proj.weight
       autotp plan gpt2 --tp 2 --set 'transformer.h.*.mlp=replicate' --out plan.json
@@ -90,7 +94,14 @@ def plan_command(
     sizes = compare or ((tp if tp is not None else edited.tp if edited else 0),)
     with working(f"planning {model} for {' and '.join(map(str, sizes))} ranks"):
         wanted = dict(map(parse_setting, settings))
-        study = Study(model, hardware_name=hardware, tokens=tokens, rules=rules, settings=wanted)
+        study = Study(
+            model,
+            hardware_name=hardware,
+            tokens=tokens,
+            rules=rules,
+            settings=wanted,
+            sequence_parallel=sequence_parallel,
+        )
         plan = study.read(edited) if edited is not None else study.plan(sizes[0])
     if out is not None:
         save(plan, out)

@@ -15,7 +15,7 @@ from ..huggingface.tiny import names_a_type, tiny_config
 from ..planner.plan import Plan
 from ..report import make_console, number, verification
 from ..verify import verify
-from .options import MODEL_HELP, json_option, model_argument, rules_option, tp_option, working
+from .options import MODEL_HELP, json_option, model_argument, rules_option, sequence_option, tp_option, working
 
 LARGEST = 300_000_000  # parameters; simulated ranks hold several float64 copies of them
 
@@ -31,6 +31,7 @@ LARGEST = 300_000_000  # parameters; simulated ranks hold several float64 copies
     help="The plan to verify; the best one unless given.",
 )
 @click.option("--tiny", is_flag=True, help="Verify a small model of the same kind; a mere type is always made small.")
+@sequence_option
 @rules_option
 @json_option
 @click.pass_context
@@ -40,6 +41,7 @@ def verify_command(
     tp: int,
     plan_file: Path | None,
     tiny: bool,
+    sequence_parallel: bool,
     rules: tuple[Path, ...],
     as_json: bool,
 ) -> None:
@@ -51,6 +53,7 @@ def verify_command(
     Examples:
       autotp verify gpt2 --tp 2
       autotp verify ./checkpoint --tp 4
+      autotp verify llama --tp 4 --sequence-parallel
       autotp verify ./checkpoint --tp 8 --tiny
       autotp verify ./checkpoint --tp 4 --plan plan.json
     """
@@ -61,7 +64,7 @@ def verify_command(
         click.echo(f"{model} is a type, not a checkpoint: verifying a small model of it", err=True)
         tiny = True
     with working(f"verifying {model} on {tp} simulated ranks"):
-        report = verify(module_of(model, tiny), tp, plan=plan, rules=rules)
+        report = verify(module_of(model, tiny), tp, plan=plan, sequence_parallel=sequence_parallel, rules=rules)
     if as_json:
         click.echo(report.to_json(), nl=False)
     else:

@@ -83,7 +83,7 @@ def plan_of_styles(model: nn.Module, ours: Plan, styles: Mapping[str, str], mach
     Raises PlanError for a style that is not known here.
     """
     importer = _Importer(model, ours, styles, machine)
-    return replace(ours, units=tuple(map(importer.unit, ours.units)))
+    return replace(ours, units=tuple(map(importer.unit, ours.units)), around=())
 
 
 class _Importer:
@@ -94,7 +94,9 @@ class _Importer:
         path = unit.instances[0]
         collectives = [c for name, style in self._modules(path) for c in self._collectives(path, name, style)]
         parameters = tuple(self._parameter(path, parameter) for parameter in unit.parameters)
-        return replace(unit, parameters=parameters, collectives=tuple(collectives), collected=(), not_cut=())
+        return replace(
+            unit, parameters=parameters, collectives=tuple(collectives), collected=(), not_cut=(), sequence=False
+        )
 
     def _style(self, path: str) -> str:
         style = self.styles.get(_NUMBER.sub(".*", path), "")

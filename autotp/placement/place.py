@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -13,17 +13,20 @@ from ..axes.layout import Cuts
 from .conjugate import Backward, Price, local_share, place_backward, seconds_of
 from .flow import Flow, flow
 from .prepare import regroup_sums, split_biases, taken_apart
+from .sequence import SequenceCut, place_sequence
 from .typed import TypedGraph
 from .verify import check_pins, verify
 
 
 @dataclass(frozen=True)
 class Placement:
-    """A graph, and where its collectives go."""
+    """A graph, and where its collectives go; what of it is cut over positions, or why nothing is though it should be."""
 
     typed: TypedGraph
     flow: Flow
     backward: Backward
+    sequence: SequenceCut | None = None
+    left_whole: str = ""
 
 
 def place(
@@ -35,11 +38,13 @@ def place(
     *,
     keep: bool = False,
     backward: bool = True,
+    sequence: int = 0,
 ) -> Placement:
     """Place a traced graph under a choice of cuts; the traced graph is not changed.
 
     Results whose numbers are in `unread` leave the unit as slices, to be gathered if they are read after all; with `keep`
-    all others do too, as distributed tensors.
+    all others do too, as distributed tensors. What is handed on from unit to unit is cut over its positions on so many ranks
+    as `sequence` says.
     Raises UnsoundPlanError if a cut axis must be whole, PlacementError if the verifier finds a flaw.
     """
 
@@ -54,7 +59,11 @@ def place(
         verify(typed, final)
         return Placement(typed, final, place_backward(typed, final, price) if backward else Backward())
 
-    return _cheapest(placed, lambda placement: _seconds(placement, price))
+    best = _cheapest(placed, lambda placement: _seconds(placement, price))
+    if not sequence:
+        return best
+    found = place_sequence(best.typed, best.flow, best.backward, sequence)
+    return replace(best, left_whole=found) if isinstance(found, str) else replace(best, sequence=found)
 
 
 # With more products than this, only all of them or none wait: every trial is a placement of its own.

@@ -21,7 +21,12 @@ def unit_plan(instances: tuple[str, ...], problem: UnitProblem, choice: Choice, 
     parameters = tuple(_parameter(name, node, problem, choice.cuts) for name, node in nodes.items())
     cut = [p for p in problem.proposals if p.rule.collect and any(axis in choice.cuts for axis in p.axes)]
     collected = tuple(name for p in cut for name in p.parameters if len(nodes[name].meta["val"].shape) > 1)
-    return UnitPlan(instances, parameters, collectives, collected, _not_cut(problem, choice), problem.keep)
+    sequence = choice.placement.sequence is not None and bool(choice.cuts)
+    whole = choice.placement.left_whole
+    # Single units stand before and behind the blocks: nothing is handed on from one to the next.
+    positions = (f"positions: {whole}",) if whole and len(instances) > 1 else ()
+    not_cut = (*_not_cut(problem, choice), *positions)
+    return UnitPlan(instances, parameters, collectives, collected, not_cut, problem.keep, sequence)
 
 
 def collective_plan(priced: Collective) -> CollectivePlan:

@@ -28,7 +28,8 @@ from .weigh import Weigher
 
 @dataclass(frozen=True)
 class UnitProblem:
-    """What the planner knows of a unit: its graph, its terms, and the chains proposed for it."""
+    """What the planner knows of a unit: its graph, its terms, and the chains proposed for it; on how many ranks positions
+    are to be cut."""
 
     graph: torch.fx.Graph
     typing: Typing
@@ -36,6 +37,7 @@ class UnitProblem:
     misses: tuple[NearMiss, ...] = ()
     unread: frozenset[int] = frozenset()
     keep: bool = False
+    sequence: int = 0
 
     @property
     def is_head(self) -> bool:
@@ -91,7 +93,15 @@ def _best(
     choices = []
     for cuts in candidates:
         try:
-            placement = place(problem.graph, problem.typing, cuts, weigher.price, problem.unread, keep=problem.keep)
+            placement = place(
+                problem.graph,
+                problem.typing,
+                cuts,
+                weigher.price,
+                problem.unread,
+                keep=problem.keep,
+                sequence=problem.sequence,
+            )
         except UnsoundPlanError as error:
             refused.append(str(error))
             continue

@@ -7,7 +7,7 @@ what it costs where it can be hidden.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from .cost import Hardware, wire_bytes
@@ -103,9 +103,16 @@ def estimate(
     batch: int,
     sequence: int,
     unknown: tuple[str, ...] = (),
+    serving: Plan | None = None,
 ) -> Estimate:
-    """What a plan means for a rank. `works` may lack units; they count with their weights only."""
+    """What a plan means for a rank. `works` may lack units; they count with their weights only. `serving` is the plan by which
+    tokens are written, of the same units, where another one holds without a backward."""
     meter = _Meter(plan, works, machine)
+    written = (
+        _Meter(serving, {b: works[a] for a, b in zip(plan.units, serving.units, strict=True) if a in works}, machine)
+        if serving
+        else meter
+    )
     all_at_once, one_more = sizes(batch, sequence), sizes(batch, 1, sequence)
     weights = plan.elements()[1] * plan.element_bytes
     optimizer = plan.elements()[1] * (OPTIMIZER_BYTES if plan.element_bytes < 4 else OPTIMIZER_BYTES - 4)
@@ -119,8 +126,8 @@ def estimate(
         memory=memory,
         forward=meter.time("forward", all_at_once),
         backward=meter.time("backward", all_at_once),
-        token=meter.time("forward", one_more, memory.cache),
-        traffic=tuple(_traffic(unit, plan, all_at_once, batch * sequence) for unit in plan.units if unit.collectives),
+        token=written.time("forward", one_more, memory.cache),
+        traffic=tuple(_traffics(plan, all_at_once, batch * sequence)),
         unknown=unknown,
     )
 
@@ -145,6 +152,7 @@ class _Meter:
             compute += len(unit.instances) * self._compute(unit, phase, values)
             own = [c for c in unit.collectives if c.phase == phase]
             communication += len(unit.instances) * sum(self._seconds(c, values) for c in own)
+        communication += sum(self._seconds(c, values) for c in self.plan.around if c.phase == phase)
         return Time(compute, communication)
 
     def _compute(self, unit: UnitPlan, phase: str, values: dict[str, float]) -> float:
@@ -160,9 +168,22 @@ class _Meter:
         return self.machine.seconds(collective.kind, size, collective.ranks)
 
 
-def _traffic(unit: UnitPlan, plan: Plan, values: Mapping[str, float], tokens: int) -> Traffic:
+def _traffics(plan: Plan, values: Mapping[str, float], tokens: int) -> Iterator[Traffic]:
+    places = [(unit.instances, unit.collectives) for unit in plan.units]
+    for instances, collectives in (*places, (("where positions are cut and joined",), plan.around)):
+        if collectives:
+            yield _traffic(instances, collectives, plan.element_bytes, values, tokens)
+
+
+def _traffic(
+    instances: tuple[str, ...],
+    collectives: Sequence[CollectivePlan],
+    element_bytes: int,
+    values: Mapping[str, float],
+    tokens: int,
+) -> Traffic:
     found = dict.fromkeys(("forward", "backward", "parameter"), 0.0)
-    for c in unit.collectives:
-        size = evaluate(c.elements, values) * plan.element_bytes
+    for c in collectives:
+        size = evaluate(c.elements, values) * element_bytes
         found["parameter" if c.of == "parameter" else c.phase] += wire_bytes(c.kind, size, c.ranks)
-    return Traffic(unit.instances, found["forward"] / tokens, found["backward"] / tokens, found["parameter"])
+    return Traffic(instances, found["forward"] / tokens, found["backward"] / tokens, found["parameter"])

@@ -34,7 +34,8 @@ def extend_plan(
     _check_traced(found, held)
     workload = Workload(plan.tokens, plan.element_bytes)
     keep = any(unit.keep for unit in plan.units)
-    units = tuple(_units(found, held, machine, workload, keep))
+    sequence = plan.tp if any(unit.sequence for unit in plan.units) else 0
+    units = tuple(_units(found, held, machine, workload, keep, sequence))
     tied = tuple(tuple(names) for names in parameter_owners(model).values() if len(names) > 1)
     rest = tuple(outside(model, found, units))
     return replace(plan, fingerprint=fingerprint_of(model), units=units, outside=rest, tied=tied)
@@ -48,7 +49,12 @@ def _check_traced(found: Survey, held: Mapping[str, object]) -> None:
 
 
 def _units(
-    found: Survey, held: Mapping[str, tuple[Layout, ...]], machine: Hardware, workload: Workload, keep: bool
+    found: Survey,
+    held: Mapping[str, tuple[Layout, ...]],
+    machine: Hardware,
+    workload: Workload,
+    keep: bool,
+    sequence: int,
 ) -> Iterable[UnitPlan]:
     for shape, problem in found.problems.items():
         paths = tuple(unit.path for unit in found.units if unit.shape == shape and unit.path not in found.failures)
@@ -56,11 +62,19 @@ def _units(
             prefix = paths[0] + "." if paths[0] else ""
             own = {name: held[prefix + name] for name in problem.parameters() if prefix + name in held}
             weigher = Weigher(problem.graph, machine, workload)
-            settled = replace(problem, keep=keep and problem.is_head)
+            settled = replace(problem, keep=keep and problem.is_head, sequence=sequence)
             yield unit_plan(paths, settled, _choice(settled, own, weigher), weigher)
 
 
 def _choice(problem: UnitProblem, held: Mapping[str, tuple[Layout, ...]], weigher: Weigher) -> Choice:
     cuts = impose(problem.graph, problem.typing, held, others_follow=True)
-    placement = place(problem.graph, problem.typing, cuts, weigher.price, problem.unread, keep=problem.keep)
+    placement = place(
+        problem.graph,
+        problem.typing,
+        cuts,
+        weigher.price,
+        problem.unread,
+        keep=problem.keep,
+        sequence=problem.sequence,
+    )
     return Choice(cuts, placement, local_elements(problem, cuts), weigher.seconds(placement))

@@ -26,8 +26,10 @@ def make_plan(
     workload: Workload | None = None,
     *,
     gather_logits: bool = True,
+    sequence_parallel: bool = False,
 ) -> Plan:
-    """The best plan of a surveyed model; without `gather_logits` a head's results stay cut.
+    """The best plan of a surveyed model; without `gather_logits` a head's results stay cut. With `sequence_parallel` units hand
+    on what is cut over positions, where they can.
 
     Raises UsageError for a size below one.
     """
@@ -37,6 +39,8 @@ def make_plan(
     problems = _without_small_tables(found.problems)
     if not gather_logits:
         problems = {shape: replace(problem, keep=problem.is_head) for shape, problem in problems.items()}
+    if sequence_parallel and tp > 1:
+        problems = {shape: replace(problem, sequence=tp) for shape, problem in problems.items()}
     weighers = {s: Weigher(p.graph, machine, workload) for s, p in problems.items()}
     tied = [names for names in parameter_owners(model).values() if len(names) > 1]
     choices = _choose_tied(found, problems, weighers, tp, tied)

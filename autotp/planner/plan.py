@@ -64,7 +64,8 @@ class CollectivePlan:
 class UnitPlan:
     """All units of one structure: where they are, their parameters, their collectives, what was not cut and why.
 
-    What the parameters in `collected` make is gathered right after it is made; with `keep` the results stay cut.
+    What the parameters in `collected` make is gathered right after it is made; with `keep` the results stay cut. With
+    `sequence` it takes and hands on a value that is cut over its positions, and `collectives` are those of such a call.
     """
 
     instances: tuple[str, ...]
@@ -73,6 +74,7 @@ class UnitPlan:
     collected: tuple[str, ...] = ()
     not_cut: tuple[str, ...] = ()
     keep: bool = False
+    sequence: bool = False
 
     def layouts(self) -> dict[str, tuple[Layout, ...]]:
         """The layouts of the parameters that are cut, by name."""
@@ -95,7 +97,9 @@ class OutsidePlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """A tensor-parallel plan. JSON and back is the identity. `loss` says what a loss adds to what the units do."""
+    """A tensor-parallel plan. JSON and back is the identity. `loss` says what a loss adds to what the units do, `around` are the
+    collectives where values cut over positions begin and end, each at a unit.
+    """
 
     version: int
     model: str
@@ -108,6 +112,7 @@ class Plan:
     outside: tuple[OutsidePlan, ...]
     tied: tuple[tuple[str, ...], ...] = ()
     loss: str = ""
+    around: tuple[CollectivePlan, ...] = ()
 
     def to_json(self) -> str:
         """The plan as indented JSON."""
@@ -151,6 +156,10 @@ class Plan:
     def unit_of(self, path: str) -> UnitPlan | None:
         """The unit plan of the module at a path."""
         return next((unit for unit in self.units if path in unit.instances), None)
+
+    def step(self) -> list[CollectivePlan]:
+        """The collectives of one step, each as often as it runs."""
+        return [*(c for unit in self.units for c in unit.collectives * len(unit.instances)), *self.around]
 
     def elements(self) -> tuple[int, int]:
         """Number of parameters of the whole model and of one rank; a tied parameter counts once."""

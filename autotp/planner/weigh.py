@@ -51,12 +51,13 @@ class Weigher:
 
     def collectives(self, placement: Placement) -> Iterator[Collective]:
         """Every collective of one forward and backward of a unit."""
-        flow, facts = placement.flow, placement.typed.facts
+        flow, facts, cut = placement.flow, placement.typed.facts, placement.sequence
         scattered = {scatter.node: scatter.over for scatter in placement.backward.scatters}
         for node, over in flow.reduces().items():
-            yield self._one(
-                "all_reduce", "forward", "activation", node, over, self.local_elements(flow, node, facts[node].dims)
-            )
+            if cut is None or not cut.is_cut((node, True)):
+                yield self._one(
+                    "all_reduce", "forward", "activation", node, over, self.local_elements(flow, node, facts[node].dims)
+                )
         for node, axes in flow.gathers.items():
             over = factors_in(axes, flow.cuts)
             yield self._one(
@@ -70,7 +71,10 @@ class Weigher:
                 if scattered.get(node):
                     kind = "reduce_scatter" if scattered[node] == over else "all_reduce"
                     yield self._one(kind, "backward", "activation", node, scattered[node], size)
+        yield from self._around_positions(placement)
         for enter in placement.backward.enters:
+            if cut is not None and cut.is_cut((enter.node, enter.reduced)):
+                continue  # what gathers the value sums its gradient
             of = "parameter" if is_parameter(enter.node) else "activation"
             local = self.local_elements(flow, enter.node, facts[enter.node].dims)
             yield self._one("all_reduce", "backward", of, enter.node, enter.over, local)
@@ -79,6 +83,36 @@ class Weigher:
             share = layout_of(facts[part.node].dims[part.dim], flow.cuts).local_size
             elements = local * sympy.Rational(len(part.positions), share)
             yield self._one("all_reduce", "backward", "parameter", part.node, part.over, elements)
+
+    def _around_positions(self, placement: Placement) -> Iterator[Collective]:
+        """The collectives that a cut over positions adds: in place of sums, before chains, and of parameters' gradients."""
+        cut, facts = placement.sequence, placement.typed.facts
+        if cut is None:
+            return
+        over, gradient = frozenset(cut.over), placement.flow.gradient
+        for node in [node for node in facts if node in cut.scattered]:
+            yield self.of_whole("reduce_scatter", "forward", node, over)
+            if node in gradient:
+                yield self.of_whole("all_gather", "backward", node, over)
+        for version, summed in cut.gathers.items():
+            node = version[0]
+            yield self.of_whole("all_gather", "forward", node, over)
+            if version in cut.again:
+                yield self.of_whole("all_gather", "backward", node, over)
+            if node in gradient and summed:
+                everywhere = parts_of(ordered(summed)) == parts_of(cut.over)
+                kind, among = ("reduce_scatter", over) if everywhere else ("all_reduce", summed)
+                yield self.of_whole(kind, "backward", node, among)
+        for node in [node for node in facts if node in gradient and {(node, False), (node, True)} & cut.slices]:
+            yield self.of_whole("all_gather", "backward", node, over)
+        for node, of in cut.sums.items():
+            yield self.of_whole("all_reduce", "backward", node, over, of)
+
+    def of_whole(
+        self, kind: str, phase: str, node: torch.fx.Node, over: frozenset[Factor], of: str = "activation"
+    ) -> Collective:
+        """A collective on all of a value."""
+        return self._one(kind, phase, of, node, over, self.sizing.elements(node.meta["val"]))
 
     def _one(
         self, kind: str, phase: str, of: str, node: torch.fx.Node, over: frozenset[Factor], elements: sympy.Expr

@@ -53,15 +53,27 @@ class Work:
         return float(formula.xreplace({symbol: values[symbol.name] for symbol in formula.free_symbols}))
 
 
-def work_of(plan: UnitPlan, traced: Traced, machine: Hardware, workload: Workload, rules: tuple[Path, ...]) -> Work:
+def work_of(
+    plan: UnitPlan, traced: Traced, machine: Hardware, workload: Workload, rules: tuple[Path, ...], ranks: int
+) -> Work:
     """The work of a unit whose parameters have a plan's layouts. Raises UnsoundPlanError for layouts that cannot be."""
+    placement, weigher = placed_as_planned(plan, traced, machine, workload, rules, ranks)
+    return Counter(placement, weigher).work()
+
+
+def placed_as_planned(
+    plan: UnitPlan, traced: Traced, machine: Hardware, workload: Workload, rules: tuple[Path, ...], ranks: int
+) -> tuple[Placement, Weigher]:
+    """The placement of a traced unit under its plan, and what prices it. Raises UnsoundPlanError for layouts that cannot be."""
     graph = traced.graph
     if plan.collected:
         mark_collected(graph, plan.collected)
     typing = infer(graph, operator_rules(rules))
     cuts = impose(graph, typing, plan.layouts())
     weigher = Weigher(graph, machine, workload)
-    return Counter(place(graph, typing, cuts, weigher.price, traced.unread), weigher).work()
+    sequence = ranks if plan.sequence else 0
+    placement = place(graph, typing, cuts, weigher.price, traced.unread, keep=plan.keep, sequence=sequence)
+    return placement, weigher
 
 
 class Counter:
@@ -69,16 +81,30 @@ class Counter:
 
     def __init__(self, placement: Placement, weigher: Weigher) -> None:
         self.flow, self.facts, self.weigher = placement.flow, placement.typed.facts, weigher
+        self.cut = placement.sequence
         self.nodes = [node for node in placement.typed.graph.nodes if node in self.facts]
 
     def work(self) -> Work:
-        saved = dict.fromkeys(base for node in self.nodes for base in map(_base, self._saved(node)))
-        kept = [node for node in saved if self._counts(node)]
+        read = ((value, self._on_positions(node, value)) for node in self.nodes for value in self._saved(node))
+        saved = dict.fromkeys((_base(value), on_positions) for value, on_positions in read)
+        kept = [self._bytes(node) * self._part(on) for node, on in saved if self._counts(node)]
         return Work(
             flops=sympy.Add(*map(self.flops, self.nodes)),
-            saved=sympy.Add(*map(self._bytes, kept)),
+            saved=sympy.Add(*kept),
             cached=sympy.Add(*map(self._bytes, self._cached())),
         )
+
+    def _on_positions(self, node: torch.fx.Node, value: torch.fx.Node) -> bool:
+        """Returns if an operator reads, or gives, a rank's positions of a value: beside them others may read it whole."""
+        if self.cut is None:
+            return False
+        version = value, bool(self.flow.use(node, value).reduce)
+        return version in self.cut.again or (
+            node in self.cut.held and self.cut.dim(self.facts[value].outputs[0]) is not None
+        )
+
+    def _part(self, on_positions: bool) -> sympy.Rational:
+        return sympy.Rational(1, parts_of(self.cut.over) if self.cut is not None and on_positions else 1)
 
     def _local(self, node: torch.fx.Node) -> sympy.Expr:
         """Elements of a value on this rank; all results of an operator with several."""

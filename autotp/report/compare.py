@@ -10,7 +10,7 @@ from ..planner.estimate import Estimate
 from ..planner.plan import Plan
 from ..planner.spare import padded, shared
 from .estimate import memory_rows
-from .summary import every_collective, of_phase, share
+from .summary import of_phase, share
 from .text import add_row, byte_size, duration, fold, make_table, number
 
 SHOWN = 4
@@ -31,7 +31,7 @@ def plan_sizes(pairs: Sequence[tuple[Plan, Estimate]]) -> Table:
     add_row(table, ("memory, serving", *(byte_size(e.memory.serving) for e in found)), style="bold")
     table.add_section()
     for phase in ("forward", "backward"):
-        counts = (len(of_phase(every_collective(plan.units), phase)) for plan in plans)
+        counts = (len(of_phase(plan.step(), phase)) for plan in plans)
         add_row(table, (f"collectives of one {phase}", *counts))
         sent = (sum(len(t.instances) * getattr(t, phase) for t in e.traffic) for e in found)
         add_row(table, (f"bytes sent a token, {phase}", *map(byte_size, sent)))

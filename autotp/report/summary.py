@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..planner.cost import hardware_presets
-from ..planner.plan import CollectivePlan, Plan, UnitPlan
+from ..planner.plan import CollectivePlan, Plan
 from .text import add_row, byte_size, duration, make_table, number, paragraphs, place_of
 
 
@@ -54,19 +54,17 @@ def _collectives(plan: Plan) -> Table:
         own = unit.collectives
         cells = (_kinds(of_phase(own, "forward")), _kinds(of_phase(own, "backward")), _kinds(of_parameters(own)))
         add_row(table, (place_of(unit.instances), len(unit.instances), *cells, *_price(own)))
+    if plan.around:
+        kinds = (_kinds(of_phase(plan.around, "forward")), _kinds(of_phase(plan.around, "backward")), "-")
+        add_row(table, ("where positions are cut and joined", "", *kinds, *_price(plan.around)))
     table.add_section()
-    step = every_collective(busy)
+    step = plan.step()
     forward = [c for c in step if c.phase == "forward"]
     backward = [c for c in step if c.phase != "forward"]
     for name, some in (("one forward", forward), ("one backward", backward), ("one step", step)):
         counts = (len(of_phase(some, "forward")), len(of_phase(some, "backward")), len(of_parameters(some)))
         add_row(table, (name, "", *counts, *_price(some)), style="bold" if some is step else "")
     return table
-
-
-def every_collective(units: Iterable[UnitPlan]) -> list[CollectivePlan]:
-    """The collectives of one step, each as often as it runs."""
-    return [collective for unit in units for collective in unit.collectives * len(unit.instances)]
 
 
 def of_phase(collectives: Iterable[CollectivePlan], phase: str) -> list[CollectivePlan]:

@@ -75,6 +75,7 @@ def make_compilers(plan: Plan, found: Survey | None, rules: tuple[Path, ...] = (
             frozenset(parameter.name for parameter in unit.parameters),
             Widths(widths),
             unit.keep,
+            plan.tp if unit.sequence else 0,
         )
     return compilers
 

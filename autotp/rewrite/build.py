@@ -19,16 +19,22 @@ from .localise import localise
 from .opaque import expect_local_shapes
 from .picks import pick_local_parts
 
+_SENDING = ("all_reduce", "all_gather", "reduce_scatter", "gather_positions", "take_positions")
+
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """The local graph of a unit and its code: `run(module, ranks, *tensors, *numbers, *handles, *positions, *constants)`."""
+    """The local graph of a unit and its code: `run(module, ranks, *tensors, *numbers, *handles, *positions, *constants)`.
+
+    The tensor numbered `cut` comes, and goes, cut over its positions.
+    """
 
     graph: torch.fx.Graph
     code: str
     run: Callable[..., list[torch.Tensor]]
     constants: tuple[torch.Tensor, ...]
     layouts: Mapping[str, tuple[Layout, ...]]
+    cut: int | None = None
 
     def describe(self) -> str:
         """The code and what each inserted collective does: equal texts, equal programs."""
@@ -40,7 +46,7 @@ class Program:
     def groups(self) -> list[Factors]:
         """The mesh factors that collectives of this program run over, in the order of the program."""
         inserted = [node.meta["collective"] for node in self.graph.nodes if "collective" in node.meta]
-        return [each.over for each in inserted if each.kind in ("all_reduce", "all_gather")]
+        return [each.over for each in inserted if each.kind in _SENDING]
 
 
 def build(
@@ -71,7 +77,8 @@ def build(
     graph.eliminate_dead_code(is_impure_node=_must_stay)
     graph.lint()
     code, run = _compile(directly(graph), name)
-    return Program(graph, code, run, values, layouts)
+    cut = placement.sequence.number if placement.sequence is not None else None
+    return Program(graph, code, run, values, layouts, cut)
 
 
 def _must_stay(node: torch.fx.Node) -> bool:

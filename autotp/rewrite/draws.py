@@ -1,7 +1,7 @@
 """Pass: an operator that draws random numbers for a slice draws other ones than the ranks with other slices.
 
 Legal because the numbers are independent in the dense model too. What is the same on several ranks gets the same numbers
-there: they differ only along the mesh factors that cut the result.
+there: they differ only along the mesh factors that cut the result, all of them where a rank has its positions only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ def draw_apart(placement: Placement, ranks: torch.fx.Node) -> None:
     """Let every random operator with a cut result draw by the rank's position."""
     flow = placement.flow
     for node in [node for node in placement.typed.graph.nodes if node in placement.typed.facts and _draws(node)]:
-        over = ordered(factors_in(flow.held[node], flow.cuts))
+        cut = placement.sequence
+        on_positions = cut is not None and node in cut.held
+        over = cut.over if on_positions and cut else ordered(factors_in(flow.held[node], flow.cuts))
         if over:
             node.target, node.args = _drawing(node.target, over), (ranks, *node.args)
 

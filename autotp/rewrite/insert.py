@@ -24,6 +24,7 @@ from ..runtime import collectives
 from ..runtime.deferred import Deferred
 from ..runtime.logits import CutLogits
 from ..runtime.routing import has_own_number, is_between_ends, own_rows
+from .positions import Positions
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,14 @@ class _Inserter:
         self.entered = {
             (consumer, enter.node): enter for enter in placement.backward.enters for consumer in enter.consumers
         }
+        cut = placement.sequence
+        self.positions = None if cut is None else Positions(placement, cut, self._make_on_positions, self.entered)
 
     def run(self) -> None:
         flow, replaced = self.placement.flow, dict[tuple[torch.fx.Node, torch.fx.Node], torch.fx.Node]()
         for consumer, operand in self.edges:
+            if self.positions is not None and self.positions.reads_length(consumer, operand):
+                continue
             value = self._read(flow, consumer, operand)
             if value is not operand:
                 replaced[consumer, operand] = value
@@ -73,14 +78,15 @@ class _Inserter:
             self._sum_part(part.node, part.over, part.dim, part.positions)
 
     def _read(self, flow: Flow, consumer: torch.fx.Node, operand: torch.fx.Node) -> torch.fx.Node:
-        value, use = operand, flow.use(consumer, operand)
+        value, use, enter = operand, flow.use(consumer, operand), self.entered.get((consumer, operand))
+        if self.positions is not None and self.positions.is_cut(operand, use):
+            value, enter = self.positions.read(consumer, operand, use), None
         if use.routed:
             value = self._own_rows(value, use.routed)
-        if use.reduce:
+        if use.reduce and not (self.positions is not None and self.positions.is_cut(operand, use)):
             value = self._reduced(value, use.reduce)
         if use.once:
             value = self._once(value, use.once)
-        enter = self.entered.get((consumer, operand))
         if enter is not None:
             of = "parameter" if is_parameter(operand) else "activation"
             value = self._entered(value, enter.over, of, consumer if operand in flow.written else None)
@@ -94,7 +100,36 @@ class _Inserter:
             value = self._deferred(value, operand, flow.deferred[operand])
         if consumer.op == "output" and operand in flow.kept:
             value = self._kept(value, operand, flow.kept[operand])
-        return value
+        return self._on_positions(consumer, operand, value)
+
+    def _on_positions(self, consumer: torch.fx.Node, operand: torch.fx.Node, value: torch.fx.Node) -> torch.fx.Node:
+        """A value as a consumer reads it that computes on positions, or hands them on."""
+        cut = self.placement.sequence
+        if cut is None or self.positions is None or not cut.wants_cut(consumer, operand):
+            return value
+        use = self.placement.flow.use(consumer, operand)
+        if not cut.is_cut((operand, bool(use.reduce))):
+            value = self.positions.sliced(operand, value)
+            if operand in cut.sums:
+                value = self._entered(value, frozenset(cut.over), cut.sums[operand])
+        return self.positions.shut(value) if consumer.op == "output" else value
+
+    def _make_on_positions(
+        self,
+        key: Any,
+        value: torch.fx.Node,
+        function: Callable[..., Any],
+        kind: str,
+        phase: str,
+        over: Factors,
+        *more: torch.fx.Node,
+    ) -> torch.fx.Node:
+        cut = self.placement.sequence
+        assert cut is not None
+        node = self._make(key, value, function, Inserted(kind, phase, "activation", over))
+        node.args = (value, self.ranks, *more)
+        node.meta["held"] = frozenset() if kind in ("gather_positions", "leave") else frozenset([cut.axis])
+        return node
 
     def _make(
         self,

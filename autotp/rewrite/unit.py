@@ -7,6 +7,7 @@ import functools
 import threading
 import warnings
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,11 @@ from ..errors import TraceError, UnsoundPlanError, UsageError
 from ..placement.conjugate import Price
 from ..placement.impose import impose
 from ..placement.place import Placement, place
+from ..runtime.again import gathering_again
 from ..runtime.gradient import watch
 from ..runtime.logits import CutLogits, closed
 from ..runtime.ranks import Ranks
+from ..runtime.sequence import DIM, as_taken
 from .build import Program, build
 from .dynamo import call_in_dynamo
 from .layers import parallel_layers
@@ -65,7 +68,8 @@ class Compiler:
 
     The trace that the plan was made from, `surveyed`, serves the first call that is like it. `planned` are the parameters
     that the plan knows; another one, which only some calls read, stays whole and is sliced where it meets what is cut.
-    Why there is no program for a kind of call stands in `refused`.
+    Why there is no program for a kind of call stands in `refused`. With `sequence` ranks, calls that a backward may follow
+    hand on what is cut over positions.
     """
 
     layouts: Mapping[str, tuple[Layout, ...]]
@@ -78,6 +82,7 @@ class Compiler:
     planned: frozenset[str] | None = None
     widths: Widths = field(default_factory=Widths)
     keep: bool = False
+    sequence: int = 0
     programs: dict[Any, list[tuple[Traced, Program]]] = field(default_factory=dict)
     entries: dict[Any, Any] = field(default_factory=dict)
     refused: dict[Any, str] = field(default_factory=dict)
@@ -90,14 +95,16 @@ class Compiler:
         site: CallSite,
         positions: tuple[int, ...],
         varying: frozenset[tuple[int, int]] = frozenset(),
+        *,
+        cut: bool = False,
     ) -> tuple[Traced, Program]:
         """The program for a call: a known one whose guards hold, or a new one; dims (tensor, dim) in `varying` are no
-        constants in it."""
-        found = self._known(call, site, positions, varying)
+        constants in it. With `cut` it is cut over positions if it can be."""
+        found = self._known(call, site, positions, varying, cut)
         if found is None:
             with self.lock:  # simulated ranks share a compiler
                 self.varying.mark(site, varying)
-                found = self._known(call, site, positions, varying) or self._new(call, site)
+                found = self._known(call, site, positions, varying, cut) or self._new(call, site, cut)
         if found[1] not in call.agreed:
             call.ranks.check_agreement(found[1].describe(), f"programs for {call.unit.path}")
             device = next((tensor.device for tensor in site.tensors), call.ranks.device)
@@ -106,9 +113,14 @@ class Compiler:
         return found
 
     def _known(
-        self, call: UnitForward, site: CallSite, positions: tuple[int, ...], varying: frozenset[tuple[int, int]]
+        self,
+        call: UnitForward,
+        site: CallSite,
+        positions: tuple[int, ...],
+        varying: frozenset[tuple[int, int]],
+        cut: bool,
     ) -> tuple[Traced, Program] | None:
-        for key in (site.key, (site.key, call.unit.path)):
+        for key in ((site.key, cut), (site.key, cut, call.unit.path)):
             for traced, program in self.programs.get(key, ()):
                 if not varying & traced.guards.constants.keys() and traced.valid_for(site, positions):
                     return traced, program
@@ -130,18 +142,19 @@ class Compiler:
         self.varying.observe_reads(traced.handle_guards)
         return traced
 
-    def _new(self, call: UnitForward, site: CallSite) -> tuple[Traced, Program]:
-        traced = self._surveyed_for(call, site) or self._trace(call, site)
-        placement = self._placed(traced)
+    def _new(self, call: UnitForward, site: CallSite, cut: bool) -> tuple[Traced, Program]:
+        other = self._known(call, site, call.positions, frozenset(), not cut) if self.sequence else None
+        traced = (other[0] if other else None) or self._surveyed_for(call, site) or self._trace(call, site)
+        placement = self._placed(traced, cut)
         for local, whole in slices_given(placement):
             self.gives_slices |= local != whole
             self.widths.note(local, whole)
         program = build(placement, traced.constants, call.unit.path, parallel_layers(call.module))
-        key = site.key if traced.shared else (site.key, call.unit.path)
+        key = (site.key, cut) if traced.shared else (site.key, cut, call.unit.path)
         self.programs.setdefault(key, []).append((traced, program))
         return traced, program
 
-    def _placed(self, traced: Traced) -> Placement:
+    def _placed(self, traced: Traced, cut: bool = False) -> Placement:
         mark_collected(traced.graph, self.collected)
         for node in traced.graph.nodes:
             if node.op == "get_attr" and self.planned is not None and node.target not in self.planned:
@@ -149,7 +162,16 @@ class Compiler:
         typing = infer(traced.graph, operator_rules(self.rules))
         cuts = impose(traced.graph, typing, self.layouts)
         backward = torch.is_grad_enabled()
-        return place(traced.graph, typing, cuts, self.price, traced.unread, keep=self.keep, backward=backward)
+        return place(
+            traced.graph,
+            typing,
+            cuts,
+            self.price,
+            traced.unread,
+            keep=self.keep,
+            backward=backward,
+            sequence=self.sequence if cut else 0,
+        )
 
     def refuse(self, site: CallSite, error: TraceError | UnsoundPlanError) -> None:
         """Note that calls of this kind have no program. Raises the error where that does not leave them right: if a plan
@@ -249,18 +271,28 @@ class UnitForward:
             return run_whole(self, args, kwargs)
         self.watch_gradients()
         try:
-            traced, program = self.compiler.program(self, site, self.positions)
+            traced, program = self._program(site)
         except (TraceError, UnsoundPlanError) as error:
             self.compiler.refuse(site, error)
             if not self.refused:
                 warnings.warn(_WHOLE.format(path=self.unit.path or "the model", reason=error), stacklevel=2)
             self.refused = True
             return run_whole(self, args, kwargs)
-        numbers = traced.numbers(site, self.positions)
-        tensors = program.run(
-            self.module, self.ranks, *site.tensors, *numbers, *site.handles, *self.positions, *program.constants
-        )
+        numbers, given = traced.numbers(site, self.positions), as_taken(site.tensors, program.cut, self.ranks)
+        with nullcontext() if program.cut is None else gathering_again():
+            tensors = program.run(
+                self.module, self.ranks, *given, *numbers, *site.handles, *self.positions, *program.constants
+            )
         return traced.result(tensors, site.handles)
+
+    def _program(self, site: CallSite) -> tuple[Traced, Program]:
+        """The program for a call. It is cut over positions where something is kept for a backward, and every rank gets one."""
+        if self.compiler.sequence and torch.is_grad_enabled():
+            found = self.compiler.program(self, site, self.positions, cut=True)
+            cut = found[1].cut
+            if cut is None or site.tensors[cut].shape[DIM] >= self.ranks.size:
+                return found
+        return self.compiler.program(self, site, self.positions)
 
     def site(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallSite:
         """What a call looks like, with what is otherwise than it was when the model was made parallel.

@@ -20,6 +20,7 @@ from ..axes.layout import Leaf, factors_of, ordered
 from .collectives import enter, gather, keep_cut, slice_to_rank
 from .loss import cut_cross_entropy
 from .ranks import Ranks
+from .sequence import CutSequence, made_whole
 
 T = torch.Tensor
 POINTWISE = frozenset(
@@ -211,13 +212,15 @@ def _cross_entropy(
 
 def settle(module: Any, args: Any, result: Any) -> Any:
     """What a model returns, as its forward hook: logits that a loss has read stay cut, as a distributed tensor where ranks
-    are processes; all others become whole."""
+    are processes; all others become whole, and so does what is cut over positions."""
     return None if torch.compiler.is_dynamo_compiling() else _settled(result)
 
 
 def _settled(value: Any) -> Any:
     if isinstance(value, CutLogits):
         return _settled_logits(value)
+    if isinstance(value, CutSequence):
+        return made_whole(value)
     if isinstance(value, dict):
         for name, part in [(name, _settled(part)) for name, part in value.items()]:
             if part is not value[name]:

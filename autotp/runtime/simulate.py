@@ -62,7 +62,8 @@ class SimulatedRanks(Ranks):
         return self._exchange(value, factors)
 
     def _reduce_scatter(self, stacked: torch.Tensor, factors: Factors) -> torch.Tensor:
-        return torch.stack(self._exchange(stacked, factors)).sum(0)[self.coordinate(factors)]
+        mine = [parts[self.coordinate(factors)] for parts in self._exchange(stacked, factors)]
+        return torch.stack(mine).sum(0)
 
 
 def alone(size: int = 1) -> Ranks:

@@ -24,8 +24,7 @@ from tests.families import FAMILIES, MIXTURES
 
 EXAMPLES = ("nano_gpt", "mlp_classifier", "two_towers")
 ALL = (*FAMILIES, "qwen2_moe", "gpt_oss", *EXAMPLES)
-# Fewer heads than ranks, fused and tied, parallel with one head, low-rank, full-width norms, an encoder, experts (cut inside on
-# two ranks, apart on four).
+# Fewer heads than ranks, fused and tied, parallel with one head, low-rank, full-width norms, an encoder, experts (apart).
 SAMPLE = ("llama", "phi3", "gpt2", "falcon_multi_query", "deepseek_v2", "olmo2", "bert", "gpt_oss", "two_towers")
 
 

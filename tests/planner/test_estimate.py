@@ -40,7 +40,7 @@ def total(name: str, tp: int, what: str) -> float:
     study, found = studied(name), 0.0
     shapes = {unit.path: unit.shape for unit in study.working.units}
     for unit in planned(name, tp)[0].units:
-        work = work_of(unit, study.working.traced[shapes[unit.instances[0]]], study.machine, study.workload, ())
+        work = work_of(unit, study.working.traced[shapes[unit.instances[0]]], study.machine, study.workload, (), tp)
         found += len(unit.instances) * Work.number(getattr(work, what), sizes(BATCH, SEQUENCE))
     return found
 

@@ -10,18 +10,13 @@ from pathlib import Path
 
 from torch import nn
 
-from ...axes.infer import infer
-from ...axes.rules import operator_rules
 from ...capture.units import Unit
-from ...chains.collect import mark_collected
 from ...errors import PlanError
-from ...placement.impose import impose
-from ...placement.place import place
 from ...planner.assemble import collective_plan
 from ...planner.cost import Workload, hardware
 from ...planner.plan import Plan, UnitPlan
 from ...planner.survey import Survey
-from ...planner.weigh import Weigher
+from ...planner.work import placed_as_planned
 from ...rewrite.apply import apply_plan, make_compilers
 from ...rewrite.build import build
 from ...rewrite.layers import parallel_layers
@@ -85,14 +80,11 @@ class _Maker:
     def _sides(self, plan: UnitPlan, unit: Unit, layers: dict[str, LayerChange]) -> Sides:
         """Both graphs, made as a rank makes them (see `rewrite.unit.Compiler`)."""
         traced = self.found.traced[unit.shape]
-        graph = traced.graph
-        mark_collected(graph, plan.collected)
-        typing = infer(graph, operator_rules(self.rules))
-        cuts = impose(graph, typing, plan.layouts())
-        weigher = Weigher(graph, self.machine, self.workload)
-        placement = place(graph, typing, cuts, weigher.price, traced.unread, keep=plan.keep)
+        placement, weigher = placed_as_planned(plan, traced, self.machine, self.workload, self.rules, self.plan.tp)
         priced = tuple(weigher.collectives(placement))
         facts = {node.name: (node, fact) for node, fact in placement.typed.facts.items()}
         work = parallel_layers(self.parallel.get_submodule(unit.path))
         program = build(placement, traced.constants, unit.path, work)
-        return Sides(graph, program.graph, placement.flow, facts, priced, weigher.sizing, layers)
+        return Sides(
+            traced.graph, program.graph, placement.flow, facts, priced, weigher.sizing, layers, placement.sequence
+        )

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from ...errors import PlanError
 from ...planner.plan import ParameterPlan, Plan
-from ..summary import every_collective, kind_name
+from ..summary import kind_name
 from ..text import add_row, byte_size, dims, duration, fold, make_table, number, paragraphs
 
 REPLICATED = "replicated"
@@ -136,7 +136,7 @@ def _traffic(first: Plan, second: Plan) -> Iterator[TrafficDiff]:
 
 def _by_kind(plan: Plan) -> dict[tuple[str, str, str], Traffic]:
     found: dict[tuple[str, str, str], Traffic] = {}
-    for c in every_collective(plan.units):
+    for c in plan.step():
         before = found.get((c.kind, c.phase, c.of), Traffic(0, 0.0, 0.0))
         found[c.kind, c.phase, c.of] = Traffic(
             before.count + 1, before.bytes + c.wire_bytes, before.seconds + c.seconds

@@ -101,6 +101,8 @@ class Reasons:
                 f"{value} is the same {ranks}, and slices are made of it further on, by way of {readers}: each rank "
                 "computes its part of the gradient, and backward the parts are added once. Forward it is the identity"
             )
+        if what.kind in _POSITIONS:
+            return INSERTED, _POSITIONS[what.kind].format(name=name, readers=readers)
         if what.kind == "leave":
             return CONJUGATE, (
                 f"{name} leaves the unit and is the same {ranks}, while its gradient inside is a sum of their parts: "
@@ -127,6 +129,18 @@ class Reasons:
                 f"{name} leaves the unit as slices, since nobody is known to read it; it is gathered if read",
             )
         return INSERTED, f"{name} is a slice {ranks}, and all of it is wanted by {readers}"
+
+
+_POSITIONS = {
+    "opened": "a rank has its positions of {name} only, and computes on them",
+    "shut": "{name} leaves the unit as this rank's positions",
+    "gather_positions": "a rank has its positions of {name}, and all are wanted by {readers}; backward they are gathered again "
+    "rather than kept, and the ranks' gradients are reduced and scattered",
+    "take_positions": "{name} is whole, and this rank's positions of it are wanted by {readers}; backward the gradients of all "
+    "positions are gathered",
+    "reduce_scatter": "{name} is a partial sum, and this rank's positions of the sum are wanted by {readers}; backward the "
+    "gradients of all positions are gathered",
+}
 
 
 def _names(users: Iterable[torch.fx.Node]) -> str:

@@ -9,9 +9,10 @@ from functools import cached_property
 import torch
 
 from ...axes.facts import Fact
-from ...axes.layout import Factor
+from ...axes.layout import Factor, parts_of
 from ...axes.term import axes_of
 from ...placement.flow import Flow
+from ...placement.sequence import SequenceCut
 from ...placement.typed import is_parameter
 from ...planner.cost import Sizing
 from ...planner.plan import UnitPlan
@@ -26,7 +27,8 @@ Placed = tuple[torch.fx.Node, Fact]
 
 @dataclass(frozen=True, eq=False)
 class Sides:
-    """Both graphs of one unit. `facts` has the placed nodes by name, `priced` the collectives, `layers` the new layers."""
+    """Both graphs of one unit. `facts` has the placed nodes by name, `priced` the collectives, `layers` the new layers;
+    `positions` say what is cut over positions."""
 
     before: torch.fx.Graph
     after: torch.fx.Graph
@@ -35,6 +37,7 @@ class Sides:
     priced: tuple[Collective, ...]
     sizing: Sizing
     layers: Mapping[str, LayerChange]
+    positions: SequenceCut | None = None
     held: dict[torch.fx.Node, Held] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -45,7 +48,9 @@ class Sides:
     @cached_property
     def words(self) -> Words:
         """Texts for the values of this unit."""
-        return Words(self.sizing, dict(self.facts.values()), self.flow.cuts)
+        cut = self.positions
+        positions = {} if cut is None else {cut.axis: parts_of(cut.over)}
+        return Words(self.sizing, dict(self.facts.values()), self.flow.cuts, positions)
 
     @cached_property
     def gradients(self) -> Mapping[torch.fx.Node, frozenset[Factor]]:
@@ -86,13 +91,18 @@ class Sides:
         if inserted is not None and inserted.kind == "own":
             axes = node.meta["held"]
             return Held(axes, sources[0].partial | frozenset(inserted.over), sources[0].axes - axes)
-        if inserted is None or inserted.kind != "all_reduce" or inserted.phase != "forward":
+        sums = inserted is not None and inserted.kind in ("all_reduce", "reduce_scatter")
+        if inserted is None or not sums or inserted.phase != "forward":
             return Held(node.meta.get("held", sources[0].axes), sources[0].partial, sources[0].summed)
         partial = sources[0].partial - frozenset(inserted.over)
+        if inserted.kind == "reduce_scatter":
+            partial = frozenset()
         return Held(node.meta["held"], partial, sources[0].summed if partial else frozenset())
 
     def _placed_held(self, node: torch.fx.Node, fact: Fact, sources: list[Held]) -> Held:
         axes, partial, cuts = self.flow.held[node], self.flow.partial[node], self.flow.cuts
+        if self.positions is not None and node in self.positions.held and node is not self.positions.source:
+            return Held(axes | {self.positions.axis})
         if node in self.flow.routed:  # a slice too, of the rows that pick a part of the axis
             axes |= {self.flow.routed[node].routing.choice}
         if not partial:

@@ -151,7 +151,9 @@ def _near(steps: Sequence[Step], place: int, context: int) -> bool:
 def _fold_words(step: Step, shown: bool) -> str:
     if shown:
         return ""
-    return "unchanged" if step.change == "same" else f"on slices of {' and '.join(step.axes)}"
+    if step.change == "same":
+        return "unchanged"
+    return f"on slices of {' and '.join(step.axes)}" if step.axes else "on a rank's positions"
 
 
 def _operators(steps: Sequence[Step], most: int = 3) -> str:

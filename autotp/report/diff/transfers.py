@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,12 +21,15 @@ class Transfers:
 
     def of(self, what: Inserted, name: str) -> Transfer:
         """The transfer of a node that was inserted for a value of this name."""
-        prices = {c.phase: c for c in self._prices(what, name)}
+        priced = self._prices(what, name)
+        prices = {c.phase: c for c in priced}
         forward, backward = kinds(what)
+        if what.kind == "gather_positions":
+            backward = ", ".join(c.kind.replace("_", "-") for c in priced if c.phase == "backward") or backward
         if what.kind == "all_gather" and "backward" in prices:
             scatters = prices["backward"].kind == "reduce_scatter"
             backward = "reduce-scatter" if scatters else "all-reduce, then slice"
-        ahead, back = prices.get("forward"), prices.get("backward")
+        ahead, back = ([c for c in priced if c.phase == phase] for phase in ("forward", "backward"))
         formula = str(next((c.elements for c in prices.values()), ""))
         return Transfer(
             forward=forward,
@@ -34,15 +38,17 @@ class Transfers:
             ranks=parts_of(what.over),
             over=tuple(map(str, what.over)),
             elements=formula.replace("**", "^").replace("*", "·"),
-            forward_bytes=ahead.bytes if ahead else 0.0,
-            backward_bytes=back.bytes if back else 0.0,
-            forward_seconds=ahead.seconds if ahead else 0.0,
-            backward_seconds=back.seconds if back else 0.0,
+            forward_bytes=math.fsum(c.bytes for c in ahead),
+            backward_bytes=math.fsum(c.bytes for c in back),
+            forward_seconds=math.fsum(c.seconds for c in ahead),
+            backward_seconds=math.fsum(c.seconds for c in back),
         )
 
     def _prices(self, what: Inserted, name: str) -> list[Collective]:
-        if what.kind in ("slice", "leave", "once", "own") or what.phase == "deferred":
+        if what.kind in ("slice", "leave", "once", "own", "opened", "shut") or what.phase == "deferred":
             return []
+        if what.kind in _AT_POSITIONS:
+            return [c for c in self.priced if c.node == name and (c.kind, c.phase) in _AT_POSITIONS[what.kind]]
         if what.kind == "all_gather":
             marker = self.markers.get(name)
             gathers = [c for c in self.priced if c.node == name and c.kind == "all_gather"]
@@ -51,18 +57,36 @@ class Transfers:
         return [c for c in self.priced if (c.kind, c.phase, c.of, c.node, c.over) == same][:1]
 
 
+# The priced collectives of nodes around values that are cut over positions.
+_AT_POSITIONS = {
+    "reduce_scatter": (("reduce_scatter", "forward"), ("all_gather", "backward")),
+    "take_positions": (("all_gather", "backward"),),
+    "gather_positions": (
+        ("all_gather", "forward"),
+        ("all_gather", "backward"),
+        ("reduce_scatter", "backward"),
+        ("all_reduce", "backward"),
+    ),
+}
+_KINDS = {
+    "slice": ("slice", "zeros around the slice"),
+    "leave": ("identity", "counts once"),
+    "once": ("counts once", "identity"),
+    "own": ("zeros around own rows", "zeros around own rows"),
+    "opened": ("identity", "identity"),
+    "shut": ("identity", "identity"),
+    "take_positions": ("slice", "all-gather"),
+    "reduce_scatter": ("reduce-scatter", "all-gather"),
+    "gather_positions": ("all-gather", "slice"),
+}
+
+
 def kinds(what: Inserted) -> tuple[str, str]:
     """What an inserted node does forward and backward, in words."""
     if what.kind == "all_reduce":
         return ("all-reduce", "identity") if what.phase == "forward" else ("identity", "all-reduce")
-    if what.kind == "slice":
-        return "slice", "zeros around the slice"
-    if what.kind == "leave":
-        return "identity", "counts once"
-    if what.kind == "once":
-        return "counts once", "identity"
-    if what.kind == "own":
-        return "zeros around own rows", "zeros around own rows"
+    if what.kind in _KINDS:
+        return _KINDS[what.kind]
     return ("gather when read" if what.phase == "deferred" else "all-gather"), "slice"
 
 

@@ -17,10 +17,17 @@ from .data import CutAxis, DimTerm
 
 
 class Words:
-    """Texts for the values of one placed unit. `cuts` are its cut axes, in the order in which they are named."""
+    """Texts for the values of one placed unit. `cuts` are its cut axes, in the order in which they are named; `positions` has
+    the axis of positions, where they are cut, and over how many ranks."""
 
-    def __init__(self, sizing: Sizing, facts: Mapping[torch.fx.Node, Fact], cuts: Cuts) -> None:
-        self.sizing, self.cuts = sizing, cuts
+    def __init__(
+        self,
+        sizing: Sizing,
+        facts: Mapping[torch.fx.Node, Fact],
+        cuts: Cuts,
+        positions: Mapping[Axis, int] | None = None,
+    ) -> None:
+        self.sizing, self.cuts, self.positions = sizing, cuts, positions or {}
         self.names = {axis: _letter(number) for number, axis in enumerate(cuts)}
         self.symbols = dict(self._symbols(facts))
 
@@ -46,7 +53,10 @@ class Words:
         return tuple(self._local(size, term, held) for size, term in zip(value.shape, dims, strict=True))
 
     def _local(self, size: Any, term: Term, held: frozenset[Axis]) -> str:
-        layout = layout_of(term, {axis: self.cuts[axis] for axis in held})
+        single = resolve(term)
+        if isinstance(single, Axis) and single in held and single in self.positions:
+            return _text(sympy.expand(self.expression(size) * sympy.Rational(1, self.positions[single])))
+        layout = layout_of(term, {axis: self.cuts[axis] for axis in held if axis in self.cuts})
         if layout.local_size == layout.size:
             return _text(self.expression(size))
         return _text(sympy.expand(self.expression(size) * sympy.Rational(layout.local_size, layout.size)))
@@ -74,6 +84,8 @@ class Words:
     def in_words(self, term: Term, held: frozenset[Axis]) -> str:
         """What a rank has along one dim, and why the rest of it is whole."""
         found = list(dict.fromkeys(axes_of(term)))
+        if held & self.positions.keys() & set(found):
+            return f"positions, cut in {self.positions[found[0]]}: as evenly as they divide"
         cut = [self._cut_in_words(axis, self.cuts[axis], axis in held) for axis in found if axis in self.cuts]
         if not cut:
             return f"whole{self._pinned(found)}"
