@@ -1,11 +1,11 @@
-"""How fast a parallel Llama trains on two ranks of this machine, and what a rank holds, beside the dense model and a split
-by hand.
+"""How fast a parallel Llama trains on two ranks of this machine, and what a rank holds, beside other ways to cut it.
 
     python benchmarks/train.py
 
 Two processes of one thread, float32, random weights, AdamW; each way runs in processes of its own, so that the largest
 resident memory is its own too. The split by hand is the one of `benchmarks/peers`, with Megatron's conjugate collectives
-through gloo and gathered logits. Shown are medians over the steps, with the least in brackets.
+through gloo and gathered logits; transformers and DeepSpeed take part where installed. Shown are medians over the steps,
+with the least in brackets.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from __future__ import annotations
 import argparse
 import functools
 import resource
+import shutil
 import statistics
 import sys
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ import torch.distributed as dist
 from rich.console import Console
 from rich.table import Table
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -33,10 +36,10 @@ import autotp
 from autotp.runtime.launch import run_ranks
 from benchmarks.inference import BATCH, PROMPT, RANKS, SHAPE
 from benchmarks.kept import Alive
-from benchmarks.peers import megatron
+from benchmarks.peers import libraries, megatron
 
+DENSE, BY_HAND, TRANSFORMERS, DEEPSPEED, OURS = "dense", "by hand", "transformers", "DeepSpeed AutoTP", "autotp"
 SEQUENCE = "autotp, sequence parallel"
-WAYS = ("dense", "by hand", "autotp", SEQUENCE)
 
 
 @dataclass(frozen=True)
@@ -106,16 +109,44 @@ def by_hand(model: nn.Module) -> nn.Module:
     return split
 
 
-def train(way: str, shape: Mapping[str, int], steps: int) -> Measured:
-    """Runs on a rank."""
+def under_transformers(model: Any) -> nn.Module:
+    """The model by way of a checkpoint, which is how transformers cuts one."""
+    folder = [tempfile.mkdtemp() if dist.get_rank() == 0 else ""]
+    dist.broadcast_object_list(folder)
+    if dist.get_rank() == 0:
+        model.save_pretrained(folder[0])
+    dist.barrier()
+    cut = libraries.transformers_tp(folder[0])
+    dist.barrier()
+    if dist.get_rank() == 0:
+        shutil.rmtree(folder[0])
+    return cut
+
+
+WAYS: Mapping[str, Callable[[Any], Any]] = {
+    DENSE: lambda model: model,
+    BY_HAND: by_hand,
+    TRANSFORMERS: under_transformers,
+    DEEPSPEED: libraries.deepspeed_tp_to_train,
+    OURS: autotp.parallelize,
+    SEQUENCE: functools.partial(autotp.parallelize, sequence_parallel=True),
+}
+
+
+def train(way: str, shape: Mapping[str, int], steps: int) -> Measured | str:
+    """Runs on a rank; says what is missing where a library is not installed."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
     model: Any = LlamaForCausalLM(LlamaConfig(**shape))
     before = largest_resident()
-    cut = functools.partial(autotp.parallelize, sequence_parallel=True)
-    model = {"dense": lambda m: m, "by hand": by_hand, "autotp": autotp.parallelize, SEQUENCE: cut}[way](model)
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)
+    try:
+        model = WAYS[way](model)
+    except libraries.Absent as absent:
+        return str(absent)
+    # A fused step takes no DTensors, which transformers makes, together with plain tensors.
+    groups = [[p for p in model.parameters() if isinstance(p, DTensor) == kind] for kind in (True, False)]
+    optimizer = torch.optim.AdamW([{"params": group} for group in groups if group], 1e-4, fused=True)
     ids = torch.randint(3, shape["vocab_size"], (BATCH, PROMPT), generator=torch.Generator().manual_seed(1))
     seconds, losses = [], []
     for step in range(steps + 1):
@@ -146,7 +177,7 @@ def bytes_held(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
         value for state in optimizer.state.values() for value in state.values() if isinstance(value, torch.Tensor)
     ]
     tensors = [*parameters, *(p.grad for p in parameters if p.grad is not None), *states]
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return sum(getattr(tensor, "_local_tensor", tensor).nbytes for tensor in tensors)
 
 
 def largest_resident() -> int:
@@ -161,17 +192,20 @@ def main() -> None:
     options = parser.parse_args()
     shape = {**SHAPE, "hidden_size": 64, "intermediate_size": 128, "vocab_size": 256} if options.small else SHAPE
     found = {
-        way: run_ranks(train, 1 if way == "dense" else RANKS, way, shape, options.steps, timeout_s=600, limit_s=3600)[0]
+        way: run_ranks(train, 1 if way == DENSE else RANKS, way, shape, options.steps, timeout_s=600, limit_s=3600)[0]
         for way in WAYS
     }
-    Console(width=120).print(report(found))
-    worst = max(abs(a - b) for way in WAYS for a, b in zip(found[way].losses, found["dense"].losses, strict=True))
+    Console(width=160).print(report(found))
+    measured = {way: own for way, own in found.items() if isinstance(own, Measured)}
+    worst = max(
+        abs(a - b) for own in measured.values() for a, b in zip(own.losses, measured[DENSE].losses, strict=True)
+    )
     print(f"largest difference of a loss: {worst:.1e}")
     if worst > 1e-3:
         sys.exit("the ways to train do not agree")
 
 
-def report(found: Mapping[str, Measured]) -> Table:
+def report(found: Mapping[str, Measured | str]) -> Table:
     """Times and memory of all ways."""
     columns = (
         "seconds a step",
@@ -182,8 +216,12 @@ def report(found: Mapping[str, Measured]) -> Table:
         "of dense",
     )
     table = Table("", *columns, "largest resident")
-    dense = found["dense"]
+    dense = found[DENSE]
+    assert isinstance(dense, Measured)
     for way, measured in found.items():
+        if isinstance(measured, str):
+            table.add_row(way, measured)
+            continue
         middle = statistics.median(measured.seconds)
         table.add_row(
             way,

@@ -9,6 +9,7 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -50,7 +51,23 @@ def transformers_tp(folder: str) -> nn.Module:
 
 
 def deepspeed_tp(model: nn.Module) -> nn.Module:
-    """A dense model under DeepSpeed's AutoTP."""
+    """A dense model under DeepSpeed's AutoTP, to run."""
+    settings = {"tensor_parallel": {"tp_size": dist.get_world_size()}, "replace_with_kernel_inject": False}
+    return _deepspeed().init_inference(model, dtype=torch.float32, **settings).module
+
+
+def deepspeed_tp_to_train(model: nn.Module) -> nn.Module:
+    """A dense model under DeepSpeed's AutoTP, to be trained."""
+    deepspeed = _deepspeed()
+    settings = {
+        "train_micro_batch_size_per_gpu": 1,
+        "tensor_parallel": {"autotp_size": dist.get_world_size()},
+        "zero_optimization": {"stage": 0},
+    }
+    return deepspeed.initialize(model=model, config=settings)[0].module
+
+
+def _deepspeed() -> Any:
     need("deepspeed")
     act_as_launched()
     os.environ["DS_ACCELERATOR"] = "cpu"
@@ -59,6 +76,4 @@ def deepspeed_tp(model: nn.Module) -> nn.Module:
     os.environ["PATH"] = os.pathsep.join([str(beside), str(Path(sys.executable).parent), os.environ["PATH"]])
     import deepspeed
 
-    size = dist.get_world_size()
-    settings = {"tensor_parallel": {"tp_size": size}, "replace_with_kernel_inject": False}
-    return deepspeed.init_inference(model, dtype=torch.float32, **settings).module
+    return deepspeed
