@@ -52,7 +52,7 @@ bench-load: $(INSTALLED) ## memory, bytes and time of loading 1.5 GB on 4 ranks 
 bench-steps: $(INSTALLED) ## 200 AdamW steps of six families in float64 at three sizes, beside the dense ones
 	PYTHONPATH=. $(BIN)/python benchmarks/steps.py
 
-bench-train: $(INSTALLED) ## time a training step on two ranks, and what a rank holds, beside a split by hand
+bench-train: $(INSTALLED) ## time a training step on two ranks, and what a rank holds, beside other ways to cut
 	$(BIN)/python benchmarks/train.py
 
 zoo: $(INSTALLED) ## cut every family of transformers, compare, write docs/COVERAGE.md; some: make zoo ARGS="--only gpt2 --tp 2,3"
