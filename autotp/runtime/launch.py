@@ -178,6 +178,8 @@ def _first_error(failed: ChildFailedError, job: _Job) -> tuple[BaseException, Ra
     if file.exists():
         error, text = pickle.loads(file.read_bytes())
         return (RankError(f"rank {rank}: {error}") if isinstance(error, str) else error), RankTraceback(rank, text)
+    if failure.exitcode == -signal.SIGINT:  # the terminal's Ctrl-C reached the rank before the launcher saw its own
+        return KeyboardInterrupt(), None
     if failure.exitcode == -signal.SIGALRM:
         return TimeoutError(f"rank {rank} did not finish within {job.limit_s:.0f} s"), None
     if failure.exitcode < 0:

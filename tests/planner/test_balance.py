@@ -48,5 +48,5 @@ def test_groups_of_rows_are_shared_evenly_but_for_the_busiest_rank() -> None:
 
 def test_rows_in_no_groups_are_computed_by_every_rank() -> None:
     operations, wait = numbers_of(Only(), ROWS, NUMBERS, rule="whole_experts")
-    assert operations == 2 * 2 * WIDTH * INNER  # of one row, which is what formulas count here
+    assert operations == 2 * 2 * WIDTH * INNER * Workload().tokens  # packed rows are the tokens
     assert wait == pytest.approx(3 * operations * (1 - 1 / RANKS) / (NODE.tflops_bf16 * 1e12))
