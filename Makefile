@@ -4,7 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-SWEPT := tests/exact/test_gloo.py tests/exact/test_writing.py tests/exact/test_adapters.py tests/axes/test_operator_rules.py tests/checkpoint/test_resume.py
+SWEPT := tests/exact/test_gloo.py tests/exact/test_writing.py tests/exact/test_adapters.py tests/exact/test_sequence.py tests/axes/test_operator_rules.py tests/checkpoint/test_resume.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
