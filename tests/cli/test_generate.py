@@ -93,8 +93,7 @@ def test_ctrl_c_ends_everything_quietly(checkpoint: tuple[Path, Learned]) -> Non
     with writing(checkpoint[0]) as (process, _):
         os.killpg(process.pid, signal.SIGINT)  # what a terminal does
         _, errors = process.communicate(timeout=120)
-        assert process.returncode == 130
-        assert errors == "\nautotp: interrupted\n"
+        assert (process.returncode, errors) == (130, "\nautotp: interrupted\n")
 
 
 def test_ranks_end_with_a_launcher_that_is_killed(checkpoint: tuple[Path, Learned]) -> None:
