@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -43,6 +43,20 @@ def clone(
         (n, m if m is None else clone(m, tensor, stop, memo)) for n, m in module._modules.items()
     )
     return twin
+
+
+def on_meta(module: nn.Module, shapes: Mapping[int, Sequence[int]]) -> nn.Module:
+    """A copy with tensors on the meta device, tied ones tied; of other shapes where `shapes` has one for a tensor's identity."""
+    made: dict[int, torch.Tensor] = {}
+
+    def meta(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in made:
+            value = torch.empty(tuple(shapes.get(id(tensor), tensor.shape)), dtype=tensor.dtype, device="meta")
+            parameter = isinstance(tensor, nn.Parameter)
+            made[id(tensor)] = nn.Parameter(value, requires_grad=tensor.requires_grad) if parameter else value
+        return made[id(tensor)]
+
+    return clone(module, meta)
 
 
 def bare(module: nn.Module) -> nn.Module:

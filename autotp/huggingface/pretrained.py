@@ -17,7 +17,7 @@ from transformers.core_model_loading import revert_weight_conversion
 from transformers.modeling_utils import remove_tied_weights_from_state_dict
 from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 
-from ..capture.clone import clone
+from ..capture.clone import on_meta
 from ..checkpoint.folder import CANDIDATES
 from ..errors import CheckpointError, UsageError
 from .models import model_class
@@ -150,16 +150,7 @@ def original_format(model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> di
 def dense_twin(model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> Any:
     """A copy of a parallel model's structure with the dense shapes, on the meta device."""
     shapes = {id(p): tensors[n].shape for n, p in model.named_parameters(remove_duplicate=False) if n in tensors}
-    made: dict[int, torch.Tensor] = {}
-
-    def whole(tensor: torch.Tensor) -> torch.Tensor:
-        if id(tensor) not in made:
-            meta = torch.empty(shapes.get(id(tensor), tensor.shape), dtype=tensor.dtype, device="meta")
-            parameter = isinstance(tensor, nn.Parameter)
-            made[id(tensor)] = nn.Parameter(meta, requires_grad=tensor.requires_grad) if parameter else meta
-        return made[id(tensor)]
-
-    return clone(model, whole)
+    return on_meta(model, shapes)
 
 
 def write_configs(model: PreTrainedModel, folder: Path, dtype: torch.dtype | None = None) -> None:

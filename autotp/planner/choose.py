@@ -83,6 +83,19 @@ def local_elements(problem: UnitProblem, cuts: Cuts) -> int:
     return sum(elements_of(dims, cuts) for dims in problem.parameters().values())
 
 
+def placed(problem: UnitProblem, cuts: Cuts, weigher: Weigher) -> Placement:
+    """Where a unit's values are whole, cut or partial under some cuts. Raises UnsoundPlanError for cuts that cannot be."""
+    return place(
+        problem.graph,
+        problem.typing,
+        cuts,
+        weigher.price,
+        problem.unread,
+        keep=problem.keep,
+        sequence=problem.sequence,
+    )
+
+
 def _best(
     problem: UnitProblem,
     candidates: Sequence[dict[Axis, Cut]],
@@ -93,15 +106,7 @@ def _best(
     choices = []
     for cuts in candidates:
         try:
-            placement = place(
-                problem.graph,
-                problem.typing,
-                cuts,
-                weigher.price,
-                problem.unread,
-                keep=problem.keep,
-                sequence=problem.sequence,
-            )
+            placement = placed(problem, cuts, weigher)
         except UnsoundPlanError as error:
             refused.append(str(error))
             continue

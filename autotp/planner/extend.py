@@ -14,9 +14,8 @@ from torch import nn
 from ..axes.layout import Layout
 from ..errors import PlanError
 from ..placement.impose import impose
-from ..placement.place import place
 from .assemble import unit_plan
-from .choose import Choice, UnitProblem, local_elements
+from .choose import Choice, UnitProblem, local_elements, placed
 from .cost import Hardware, Workload
 from .make import outside
 from .plan import Plan, UnitPlan
@@ -68,13 +67,5 @@ def _units(
 
 def _choice(problem: UnitProblem, held: Mapping[str, tuple[Layout, ...]], weigher: Weigher) -> Choice:
     cuts = impose(problem.graph, problem.typing, held, others_follow=True)
-    placement = place(
-        problem.graph,
-        problem.typing,
-        cuts,
-        weigher.price,
-        problem.unread,
-        keep=problem.keep,
-        sequence=problem.sequence,
-    )
+    placement = placed(problem, cuts, weigher)
     return Choice(cuts, placement, local_elements(problem, cuts), weigher.seconds(placement))

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from ..axes.layout import Cut, layout_of
 from ..axes.term import Axis, Product, Sum, Term, resolve
 from ..errors import UnsoundPlanError, UsageError, nearest
-from ..placement.place import place
 from .balance import waiting
-from .choose import UnitProblem
+from .choose import UnitProblem, placed
 from .cost import Hardware, Workload
 from .plan import ParameterPlan, Plan
 from .survey import Survey
@@ -115,9 +114,7 @@ class _Explainer:
             if best is not None and elements > best.elements:
                 break
             try:
-                placement = place(
-                    self.problem.graph, self.problem.typing, cuts, self.weigher.price, self.problem.unread
-                )
+                placement = placed(self.problem, cuts, self.weigher)
             except UnsoundPlanError as error:
                 refused = refused or str(error)
                 continue

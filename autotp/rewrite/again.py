@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
 from torch import nn
 
 from ..axes.layout import Layout
-from ..capture.clone import clone
+from ..capture.clone import on_meta
 from ..planner.plan import Plan, UnitPlan
 from ..runtime.layers import ParallelLayer
 from .apply import ATTRIBUTE, HELD, Held, Parallel, held_in, install, module_paths
@@ -40,17 +39,7 @@ def held_layouts(model: nn.Module) -> dict[str, tuple[Layout, ...]]:
 
 def dense_structure(model: nn.Module) -> nn.Module:
     """The structure of a parallel model as it were dense, on the meta device: classes and shapes are those of the whole."""
-    shapes = _whole_shapes(model)
-    made: dict[int, torch.Tensor] = {}
-
-    def whole(tensor: torch.Tensor) -> torch.Tensor:
-        if id(tensor) not in made:
-            meta = torch.empty(shapes.get(id(tensor), tensor.shape), dtype=tensor.dtype, device="meta")
-            parameter = isinstance(tensor, nn.Parameter)
-            made[id(tensor)] = nn.Parameter(meta, requires_grad=tensor.requires_grad) if parameter else meta
-        return made[id(tensor)]
-
-    twin = clone(model, whole)
+    twin = on_meta(model, _whole_shapes(model))
     for module in twin.modules():
         ParallelLayer.undo(module)
         module.__dict__.pop(HELD, None)
