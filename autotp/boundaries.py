@@ -23,9 +23,9 @@ from .planner.plan import CollectivePlan, Plan, UnitPlan
 from .planner.survey import Example, Survey
 from .planner.weigh import Weigher
 from .planner.work import placed_as_planned
-from .runtime.logits import settle
 from .runtime.ranks import CollectiveLog, Ranks
 from .runtime.sequence import CutSequence, cut_over_positions, made_whole
+from .runtime.settled import settle
 
 Placed: TypeAlias = tuple[Placement, Weigher]
 

@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 from .api import Source, check_size, examples_for, rule_folders
 from .boundaries import with_boundaries
 from .capture.grouped import GroupedProducts
-from .capture.opaque import copy_opaque
+from .capture.opaque import copy_opaque, tensors_of
 from .checkpoint.full import full_gradients
 from .errors import VerificationError
 from .huggingface import models
@@ -246,8 +246,7 @@ def _run(
     # A call may change its arguments, and every run is to see the same ones.
     args, kwargs = copy_opaque(call, lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad))
     with Float64(), GroupedProducts(), _unit_results(model, units) as results:
-        leaves = pytree.tree_leaves(model(*args, **kwargs))
-        outputs = {f"output {i}": leaf for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
+        outputs = {f"output {i}": output for i, output in _outputs(model(*args, **kwargs))}
         weights = torch.Generator().manual_seed(seed)
         loss = sum(
             (output * torch.randn(output.shape, generator=weights, dtype=output.dtype)).sum()
@@ -258,6 +257,13 @@ def _run(
     gradients = {n: p.grad for n, p in model.named_parameters(remove_duplicate=False) if p.grad is not None}
     gradients |= {f"result of {path}": r.grad for path, r in results.items() if r.grad is not None}
     return {name: output.detach() for name, output in outputs.items()}, gradients
+
+
+def _outputs(result: Any) -> list[tuple[int, torch.Tensor]]:
+    """The tensors that a model returns, with their numbers: among what it returns, or, where that is one object of a class
+    of the model's own, in there."""
+    leaves = [(i, leaf) for i, leaf in enumerate(pytree.tree_leaves(result)) if isinstance(leaf, torch.Tensor)]
+    return leaves or list(enumerate(tensors_of(result)))
 
 
 @contextmanager

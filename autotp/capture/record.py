@@ -21,7 +21,7 @@ from ..errors import TraceError
 from .clone import bare, clone
 from .functions import FunctionRules, opaque_functions
 from .grouped import GroupedProducts
-from .opaque import copy_opaque
+from .opaque import copy_opaque, tensors_of
 from .symbols import Symbols
 from .units import Unit
 
@@ -197,7 +197,8 @@ class _Recorder:
         opaque = opaque_functions(_only_shapes, self.model, self.functions)
         with torch.enable_grad(), opaque, mode, GroupedProducts(), Outside():
             self.recording.result = self.model(*fake_args, **fake_kwargs)
-            self._note_read(self.recording.result)
+        # Whatever class holds them: the caller reads what a model returns.
+        self._note_read(list(tensors_of(self.recording.result)))
         for shape, result in self.results.items():
             tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
             unread = frozenset(i for i, tensor in enumerate(tensors) if id(tensor) not in self.read)

@@ -26,8 +26,8 @@ from ..runtime.layers import (
     VocabParallelEmbedding,
     VocabParallelHead,
 )
-from ..runtime.logits import settle
 from ..runtime.ranks import Ranks
+from ..runtime.settled import settle
 from ..runtime.slices import take
 from .aside import WholeForward
 from .unit import Compiler, UnitForward, skeleton

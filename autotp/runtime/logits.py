@@ -7,7 +7,6 @@ all-gather, so the model's own Python computes what it always did.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,6 @@ from ..axes.layout import Leaf, factors_of, ordered
 from .collectives import enter, gather, keep_cut, slice_to_rank
 from .loss import cut_cross_entropy
 from .ranks import Ranks
-from .sequence import CutSequence, made_whole
 
 T = torch.Tensor
 POINTWISE = frozenset(
@@ -210,28 +208,8 @@ def _cross_entropy(
     )
 
 
-def settle(module: Any, args: Any, result: Any) -> Any:
-    """What a model returns, as its forward hook: logits that a loss has read stay cut, as a distributed tensor where ranks
-    are processes; all others become whole, and so does what is cut over positions."""
-    return None if torch.compiler.is_dynamo_compiling() else _settled(result)
-
-
-def _settled(value: Any) -> Any:
-    if isinstance(value, CutLogits):
-        return _settled_logits(value)
-    if isinstance(value, CutSequence):
-        return made_whole(value)
-    if isinstance(value, dict):
-        for name, part in [(name, _settled(part)) for name, part in value.items()]:
-            if part is not value[name]:
-                value[name] = part
-    elif type(value) in (tuple, list):
-        parts = [_settled(part) for part in value]
-        return value if all(map(operator.is_, parts, value)) else type(value)(parts)
-    return value
-
-
-def _settled_logits(logits: CutLogits) -> torch.Tensor:
+def settled_logits(logits: CutLogits) -> torch.Tensor:
+    """Logits as a model returns them: cut if a loss has read them so, and whole otherwise."""
     head = logits.head
     if not head.lost or logits._whole is not None:
         return closed(logits)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import importlib
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 import autotp
 from autotp.verify import Verifier
@@ -40,6 +42,33 @@ def test_every_matrix_of_a_block_is_cut(name: str) -> None:
             matrices = [parameter for parameter in unit.parameters if len(parameter.shape) == 2]
             assert all(parameter.placement != "replicated" for parameter in matrices)
             assert (unit.count("forward"), unit.count("backward")) == (2, 2)
+
+
+@dataclass
+class Found:
+    """A result of a class that torch does not see into."""
+
+    logits: torch.Tensor
+    labels: tuple[str, ...] = ("one", "two")
+
+
+class Answers(nn.Module):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: torch.Tensor) -> Found:
+        return Found(logits=self.model(tokens))
+
+
+def test_what_a_model_returns_in_an_object_of_its_own_is_read() -> None:
+    torch.manual_seed(0)
+    model, example = importlib.import_module("examples.nano_gpt").build()
+    verifier = Verifier(Answers(model), example=example)
+    report = verifier.verify(2)
+    report.raise_for_failure()
+    assert report.outputs
+    assert report.counted["all_gather forward activation"] == 1
 
 
 def test_fine_tuning_on_ranks_follows_the_dense_curve(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from autotp.axes.layout import Cut, Factor, Leaf
-from autotp.runtime.logits import CutLogits, settle
+from autotp.runtime.logits import CutLogits
 from autotp.runtime.ranks import Ranks
+from autotp.runtime.settled import settle
 from autotp.runtime.simulate import simulate
 from autotp.runtime.slices import take
 

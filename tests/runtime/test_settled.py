@@ -1,0 +1,68 @@
+"""What a model returns holds nothing that is still to be communicated, whatever holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from autotp.axes.layout import Cut, Factor, Leaf
+from autotp.runtime.deferred import Deferred
+from autotp.runtime.logits import CutLogits
+from autotp.runtime.ranks import Ranks
+from autotp.runtime.settled import settle
+from autotp.runtime.simulate import simulate
+
+
+class Pair(NamedTuple):
+    number: int
+    value: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Held:
+    value: torch.Tensor
+
+
+KINDS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "tensor": (lambda value: value, lambda result: result),
+    "list": (lambda value: [1, value], lambda result: result[1]),
+    "named tuple": (lambda value: Pair(1, value), lambda result: result.value),
+    "dataclass": (Held, lambda result: result.value),
+    "dataclass in a dict": (lambda value: {"held": Held(value)}, lambda result: result["held"].value),
+    "object": (lambda value: SimpleNamespace(value=value), lambda result: result.value),
+}
+
+
+def cut_logits(ranks: Ranks) -> torch.Tensor:
+    return CutLogits.of(torch.full((1, 1, 2), float(ranks.rank)), ranks, Leaf(4, Cut((Factor(2, 1),), 4)))
+
+
+def deferred(ranks: Ranks) -> torch.Tensor:
+    return Deferred.of(torch.ones(2), lambda local: local + 1)
+
+
+@pytest.mark.parametrize("make", [cut_logits, deferred])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_model_returns_is_whole(kind: str, make: Callable[[Ranks], torch.Tensor]) -> None:
+    hold, read = KINDS[kind]
+
+    def run(ranks: Ranks) -> Any:
+        given = hold(make(ranks))
+        result = settle(None, (), given)
+        assert type(result) is type(given) or kind == "tensor"
+        return read(result)
+
+    values = simulate(2, run)
+    assert [type(value) for value in values] == [torch.Tensor, torch.Tensor]
+    # One rank alone reads it.
+    assert torch.equal(values[0], torch.tensor([[[0.0, 0, 1, 1]]]) if make is cut_logits else torch.full((2,), 2.0))
+
+
+def test_a_result_without_anything_to_settle_stays_the_same_object() -> None:
+    result = (torch.ones(2), [1, "a"], {"b": None})
+    assert settle(None, (), result) is result
