@@ -112,6 +112,8 @@ def writing(folder: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # As in a terminal, whatever these tests were started by: a shell's background jobs ignore Ctrl-C, and so would this.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         assert process.stdout is not None

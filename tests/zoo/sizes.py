@@ -14,6 +14,8 @@ _DEPTH = re.compile("depths|num_block|blocks_per_stage|num_blocks|num_block_repe
 _WIDTHS = re.compile("hidden_sizes|embed_dim|channels|feature_sizes|conv_dim|tdnn_dim|encoder_hidden_dim|channel_list")
 _WIDTH = re.compile("hidden|dim|units|channel|width|output|projection")
 _TABLE = re.compile("vocab|codebook_size|num_embeddings|num_codevectors|num_position_embeddings|max_pos|out_channels")
+# What multiplies the depths and widths of all stages, of models that have such numbers.
+_SCALES = {"depth_coefficient": 1.0, "width_coefficient": 1 / SHARE}
 # Sections of a rotary embedding over several axes, whose defaults are for heads of a full size.
 SECTIONS = ([1, 1, 2], [1, 1, 0], [2, 3, 3])
 
@@ -25,12 +27,16 @@ def smaller(config: PretrainedConfig, *, images: bool = True) -> PretrainedConfi
 
 def _smaller(config: PretrainedConfig, images: bool) -> dict[str, Any]:
     found = {}
-    for name, value in _with_small_patches(config.to_dict(), images).items():
+    settings = _with_small_patches(config.to_dict(), images)
+    scales = {name: min(settings[name], scale) for name, scale in _SCALES.items() if name in settings}
+    for name, value in settings.items():
         inner = config.__dict__.get(name)
         if isinstance(inner, PretrainedConfig):
             found[name] = {**_smaller(inner, images), "model_type": inner.model_type}
+        elif (name == "image_size" and not images) or (scales and _WIDTHS.search(name)):
+            found[name] = value
         else:
-            found[name] = value if name == "image_size" and not images else _value(name, value)
+            found[name] = scales.get(name, _value(name, value))
     return {name: value for name, value in found.items() if name.strip("_") not in ("out_features", "out_indices")}
 
 
