@@ -190,6 +190,7 @@ SMALL_TOWER = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads"
 # On top of the small configuration; a nested configuration's settings are a dict.
 AFTER: dict[str, dict[str, Any]] = {
     "big_bird": {"attention_type": "original_full"},  # a short text makes it take this one by itself
+    "clap": {"audio_config": {"hidden_size": 128, "patch_embeds_hidden_size": 16}},
     "fuyu": {"patch_size": 4},
     "gemma3": {"vision_config": SMALL_TOWER},
     "git": {"vision_config": SMALL_TOWER},
