@@ -15,6 +15,7 @@ from .errors import (
     UsageError,
     VerificationError,
 )
+from .initial import initialize
 from .planner.plan import Plan
 from .report.diff import GraphDiff
 from .shards import merge, shard
@@ -42,6 +43,7 @@ __all__ = [
     "from_pretrained",
     "full_gradients",
     "full_state_dict",
+    "initialize",
     "loading",
     "merge",
     "parallelize",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -82,7 +82,11 @@ def fill(
     expected = sum(_size(tensor, layouts.get(name), ranks.rank) for name, tensor in tensors.items())
     with bar("loading", expected, ranks.rank) as tell:
         meter = Meter(bytes_looked_at, tell)
-        held = _fill(model, tensors, layouts, ranks.rank, device, meter)
+
+        def part(name: str) -> torch.Tensor:
+            return read(tensors[name], layouts.get(name), ranks.rank, meter)
+
+        held = put(model, parts_of(model, tensors, part, device), device)
     loaded = Loaded(meter.count, held, bytes_of_checkpoint, time.perf_counter() - start)
     model.__dict__[LOADED] = loaded
     return loaded
@@ -92,33 +96,40 @@ def _size(tensor: Lazy, layouts: tuple[Layout, ...] | None, rank: int) -> int:
     return (elements(layouts, rank) if layouts else tensor.numel()) * tensor.itemsize
 
 
-def _fill(
-    model: nn.Module,
-    tensors: Mapping[str, Lazy],
-    layouts: Mapping[str, tuple[Layout, ...]],
-    rank: int,
-    device: torch.device,
-    meter: Meter,
-) -> int:
-    """Returns the bytes of parameters and buffers that the model holds now."""
+def parts_of(
+    model: nn.Module, names: Container[str], part: Callable[[str], torch.Tensor], device: torch.device
+) -> dict[int, torch.Tensor]:
+    """What takes the place of the parameters and buffers of these names, by their identity, on a device; tied ones once."""
+    found: dict[int, torch.Tensor] = {}
+    for _, _, full_name, tensor in _slots(model):
+        if full_name in names and id(tensor) not in found:
+            found[id(tensor)] = part(full_name).to(device)
+    return found
+
+
+def put(model: nn.Module, parts: Mapping[int, torch.Tensor], device: torch.device) -> int:
+    """Put parts into a model, and its other buffers on the device too. Returns the bytes that all of these hold."""
     made: dict[int, nn.Parameter] = {}
     held = 0
+    for module, name, _, tensor in list(_slots(model)):
+        if not isinstance(tensor, nn.Parameter):
+            module._buffers[name] = parts.get(id(tensor), tensor).to(device)
+            held += tensor.nbytes
+        elif id(tensor) in parts:
+            if id(tensor) not in made:
+                made[id(tensor)] = nn.Parameter(parts[id(tensor)], requires_grad=tensor.requires_grad)
+                held += made[id(tensor)].nbytes
+            module._parameters[name] = made[id(tensor)]
+    return held
+
+
+def _slots(model: nn.Module) -> Iterator[tuple[nn.Module, str, str, torch.Tensor]]:
+    """Every place of a parameter or buffer: owner, name in it, name in the model, and what is there."""
     for path, module in model.named_modules():
         prefix = path + "." if path else ""
-        for name, parameter in module._parameters.items():
-            if parameter is None or prefix + name not in tensors:
-                continue
-            if id(parameter) not in made:
-                part = read(tensors[prefix + name], layouts.get(prefix + name), rank, meter).to(device)
-                made[id(parameter)] = nn.Parameter(part, requires_grad=parameter.requires_grad)
-                held += part.nbytes
-            module._parameters[name] = made[id(parameter)]
-        for name, buffer in module._buffers.items():
-            if buffer is not None:
-                value = read(tensors[prefix + name], meter=meter) if prefix + name in tensors else buffer
-                module._buffers[name] = value.to(device)
-                held += value.nbytes
-    return held
+        for name, tensor in [*module._parameters.items(), *module._buffers.items()]:
+            if tensor is not None:
+                yield module, name, prefix + name, tensor
 
 
 def report(loaded: Loaded, read_by: Sequence[int]) -> None:

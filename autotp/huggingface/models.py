@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -88,6 +90,15 @@ def build_model(config: Any, *, meta: bool = True) -> PreTrainedModel:
     with torch.device("meta" if meta else "cpu"):
         model: PreTrainedModel = kind(config)
     return model.eval()
+
+
+def builder(model: nn.Module) -> Callable[[], nn.Module] | None:
+    """What builds a transformers model anew, with initial values, from its configuration; None for other modules."""
+    if not isinstance(model, PreTrainedModel):
+        return None
+    kind: Any = type(model)
+    config = copy.deepcopy(model.config)
+    return lambda: kind(config)
 
 
 def resolve(source: Any) -> nn.Module:

@@ -8,6 +8,7 @@ does, draws the same again.
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -42,6 +43,22 @@ def _apart_on_gpu(position: int, generator: torch.Generator) -> Iterator[None]:
         drawn = generator.get_offset()
         generator.manual_seed(seed)
         generator.set_offset(offset + drawn)
+
+
+_SEEDING = threading.RLock()
+
+
+@contextmanager
+def seeded(*numbers: int) -> Iterator[None]:
+    """Draw on the CPU, inside, what these numbers say; the generator is left as it was. One thread at a time."""
+    generator = torch.default_generator
+    with _SEEDING:
+        before = generator.get_state()
+        generator.manual_seed(_mixed(*numbers))
+        try:
+            yield
+        finally:
+            generator.set_state(before)
 
 
 def _mixed(*numbers: int) -> int:
