@@ -193,9 +193,11 @@ def parallelize_again(model: nn.Module, example: Any, folders: tuple[Path, ...])
     Raises PlanError or UnsoundPlanError, before anything is changed, if what is cut already cannot stay so.
     """
     state, dense = model.__dict__[ATTRIBUTE], dense_structure(model)
-    found = survey(dense, examples_for(dense, example), folders)
+    examples = examples_for(dense, example)
+    found = survey(dense, examples, folders)
     machine = cost.hardware(state.plan.hardware, folders)
     plan = extend_plan(state.plan, dense, found, held_layouts(model), machine)
+    plan = with_boundaries(dense, found, plan, examples[0], folders)
     state.ranks.check_agreement(plan.to_json(), "plans")
     state.ranks.check_agreement(values_added(model), "adapters")
     leave_checkpointing(model)

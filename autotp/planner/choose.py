@@ -3,15 +3,15 @@
 The problem: every chain is either left whole or spread over the ranks in one of finitely many ways. Among all
 combinations the one with the fewest parameter elements per rank is taken (memory is why a model is cut at all), and
 among those of equal memory the one whose collectives, and the waiting for the busiest rank, cost the least. `combinations`
-lists them in order of memory, `_best` weighs the ties, `Weigher.seconds` and `waiting` are the cost. The enumeration is
-complete, so the choice is exact; only of very many ties not all are weighed.
+lists them in order of memory, `_best` takes the best of the ties, `weighed` has the cost. The enumeration is complete, so the
+choice is exact; only of very many ties not all are weighed.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -96,6 +96,12 @@ def placed(problem: UnitProblem, cuts: Cuts, weigher: Weigher) -> Placement:
     )
 
 
+def weighed(problem: UnitProblem, cuts: Cuts, elements: int, weigher: Weigher) -> Choice:
+    """Some cuts, which leave so many parameter elements on a rank, as a choice. Raises UnsoundPlanError if they cannot be."""
+    placement = placed(problem, cuts, weigher)
+    return Choice(cuts, placement, elements, weigher.seconds(placement) + waiting(placement, weigher))
+
+
 def _best(
     problem: UnitProblem,
     candidates: Sequence[dict[Axis, Cut]],
@@ -106,10 +112,9 @@ def _best(
     choices = []
     for cuts in candidates:
         try:
-            placement = placed(problem, cuts, weigher)
+            choice = weighed(problem, cuts, elements, weigher)
         except UnsoundPlanError as error:
             refused.append(str(error))
             continue
-        seconds = weigher.seconds(placement) + waiting(placement, weigher)
-        choices.append(Choice(cuts, placement, elements, seconds, tuple(refused)))
+        choices.append(replace(choice, refused=tuple(refused)))
     return min(choices, key=lambda choice: choice.seconds, default=None)

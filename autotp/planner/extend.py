@@ -15,7 +15,7 @@ from ..axes.layout import Layout
 from ..errors import PlanError
 from ..placement.impose import impose
 from .assemble import unit_plan
-from .choose import Choice, UnitProblem, local_elements, placed
+from .choose import Choice, UnitProblem, local_elements, weighed
 from .cost import Hardware, Workload
 from .make import outside
 from .plan import Plan, UnitPlan
@@ -26,7 +26,8 @@ from .weigh import Weigher
 def extend_plan(
     plan: Plan, model: nn.Module, found: Survey, held: Mapping[str, tuple[Layout, ...]], machine: Hardware
 ) -> Plan:
-    """The plan of a model's dense structure in which the parameters in `held` are cut as they are already.
+    """The plan of a model's dense structure in which the parameters in `held` are cut as they are already. Where values cut over
+    positions begin and end is for `with_boundaries` to say again.
 
     Raises PlanError if such a parameter is now where nothing can be cut, UnsoundPlanError if its cut is not possible there.
     """
@@ -37,7 +38,7 @@ def extend_plan(
     units = tuple(_units(found, held, machine, workload, keep, sequence))
     tied = tuple(tuple(names) for names in parameter_owners(model).values() if len(names) > 1)
     rest = tuple(outside(model, found, units))
-    return replace(plan, fingerprint=fingerprint_of(model), units=units, outside=rest, tied=tied)
+    return replace(plan, fingerprint=fingerprint_of(model), units=units, outside=rest, tied=tied, around=())
 
 
 def _check_traced(found: Survey, held: Mapping[str, object]) -> None:
@@ -62,10 +63,10 @@ def _units(
             own = {name: held[prefix + name] for name in problem.parameters() if prefix + name in held}
             weigher = Weigher(problem.graph, machine, workload)
             settled = replace(problem, keep=keep and problem.is_head, sequence=sequence)
-            yield unit_plan(paths, settled, _choice(settled, own, weigher), weigher)
+            yield unit_plan(paths, settled, imposed_choice(settled, own, weigher), weigher)
 
 
-def _choice(problem: UnitProblem, held: Mapping[str, tuple[Layout, ...]], weigher: Weigher) -> Choice:
+def imposed_choice(problem: UnitProblem, held: Mapping[str, tuple[Layout, ...]], weigher: Weigher) -> Choice:
+    """The only choice for a unit of which the parameters in `held` are cut already. Raises UnsoundPlanError if there is none."""
     cuts = impose(problem.graph, problem.typing, held, others_follow=True)
-    placement = placed(problem, cuts, weigher)
-    return Choice(cuts, placement, local_elements(problem, cuts), weigher.seconds(placement))
+    return weighed(problem, cuts, local_elements(problem, cuts), weigher)

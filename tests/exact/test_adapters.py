@@ -191,3 +191,52 @@ def test_adapters_of_row_layers_cost_no_sum_of_their_own() -> None:
     for phase in ("forward", "backward"):
         assert block.count(phase) == plain.count(phase) == 2
     assert block.count("backward", "parameter") == trained_sums(block) == 7
+
+
+def on_positions(name: str) -> tuple[Any, ...]:
+    """Runs on a rank: adapters of a model whose blocks hand on what is cut over positions."""
+    with Float64():
+        plain = plain_model(name)
+        dense = adapted(copy.deepcopy(plain))
+        before = autotp.parallelize(adapted(copy.deepcopy(plain)), sequence_parallel=True)
+        after = autotp.parallelize(copy.deepcopy(plain), sequence_parallel=True)
+        after = autotp.parallelize(adapted(after))
+        far = [far_from(dense, model) for model in (before, after)]
+        after.gradient_checkpointing_enable({"use_reentrant": False})
+        far.append(far_from(dense, after))
+        after.gradient_checkpointing_disable()
+        for model in (dense, before, after):
+            model.requires_grad_()  # what a plan counts
+        far += [far_from(dense, model) for model in (before, after)]
+        plans = state_of(before).plan, state_of(after).plan
+        return far, [of_logits(model) for model in (before, after)], plans
+
+
+def far_from(dense: Any, model: Any) -> float:
+    """How far the gradients of a step are from the dense model's, and the loss."""
+    losses = []
+    for own in (dense, model):
+        own.zero_grad()
+        losses.append(loss_of(own))
+        losses[-1].backward()
+    true = {name: parameter.grad for name, parameter in dense.named_parameters()}
+    return max(float((losses[0] - losses[1]).detach().abs()), largest(autotp.full_gradients(model), true))
+
+
+def of_logits(model: Any) -> Counter[tuple[str, str, str]]:
+    """The collectives of a step whose loss reads whole logits."""
+    with state_of(model).ranks.logging() as log:
+        model(input_ids=torch.arange(3, 14)[None], use_cache=False).logits.sum().backward()
+    return Counter((c.kind, c.phase, c.of) for c in log.calls)
+
+
+def test_adapters_of_blocks_that_are_cut_over_positions(sweep: bool) -> None:
+    for name, tp in ALL if sweep else [("llama", 2)]:
+        for far, ran, plans in run_ranks(on_positions, tp, name):
+            assert max(far) < 1e-12, far
+            for counted, plan in zip(ran, plans, strict=True):
+                assert any("lora" in p.name for unit in plan.units if unit.sequence for p in unit.parameters)
+                assert counted == Counter((c.kind, c.phase, c.of) for c in plan.step())
+                check_placements(plan)
+            assert plans[0].around == plans[1].around
+            assert ran[0] == ran[1]

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -206,6 +207,35 @@ def test_frozen_parameters_have_no_collectives() -> None:
         assert of_parameters == 0
         # What gate and up read is gathered again, the gradient of down's sum is gathered, that of the head's input summed.
         assert of_activations == 3
+
+
+def test_every_second_parameter_frozen() -> None:
+    """Embeddings, and one norm of each block: what is planned for their gradients is not run."""
+
+    def run(model: Any, ranks: Ranks | None = None) -> Any:
+        for number, parameter in enumerate(model.parameters()):
+            parameter.requires_grad_(number % 2 == 1)
+        with Float64(), ranks.logging() if ranks else nullcontext(CollectiveLog()) as log:
+            model(torch.arange(3, 10)[None], use_cache=False).logits.pow(2).sum().backward()
+        ran = Counter((c.kind, c.phase, c.of) for c in log.calls)
+        gradients = autotp.full_gradients(model) if ranks else {n: p.grad for n, p in model.named_parameters()}
+        return {n: gradient for n, gradient in gradients.items() if gradient is not None}, ran
+
+    true, _ = run(copy.deepcopy(trained("llama").dense))
+    results = trained("llama").on_ranks(3, run)
+    plan, _ = trained("llama").made[3]
+    planned = Counter((c.kind, c.phase, c.of) for c in plan.step())
+    for found, ran in results:
+        assert found.keys() == true.keys()
+        assert_equal(found, true)
+        assert ran - planned == {("all_gather", "forward", "activation"): 1}  # behind the last block
+        # Nothing before the first block wants a gradient: what q, k and v read there is gathered once, has no gradient, and is
+        # kept. One norm of each block is frozen.
+        assert planned - ran == {
+            ("reduce_scatter", "backward", "activation"): 1,
+            ("all_gather", "backward", "activation"): 1,
+            ("all_reduce", "backward", "parameter"): 2,
+        }
 
 
 # -- modules ---------------------------------------------------------------------------------------------------------

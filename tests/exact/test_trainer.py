@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import autotp
+from autotp.checkpoint.full import state_of
 from autotp.errors import UsageError
 from autotp.huggingface.models import build_model
 from autotp.runtime.launch import run_ranks
@@ -77,7 +78,7 @@ def dense(folder: Path) -> tuple[list[float], dict[str, torch.Tensor]]:
 
 
 def as_torchrun_would() -> None:
-    rank, world = str(torch.distributed.get_rank()), str(DP * TP)
+    rank, world = str(torch.distributed.get_rank()), str(torch.distributed.get_world_size())
     os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}  # the group is there already
 
@@ -108,10 +109,36 @@ def far(found: dict[str, torch.Tensor], true: dict[str, torch.Tensor]) -> float:
     return max(float((found[name] - tensor).detach().abs().max()) for name, tensor in true.items())
 
 
-def test_trainer_on_two_by_two_ranks(tmp_path: Path) -> None:
+def on_positions(folder: Path) -> tuple[list[float], dict[str, torch.Tensor], set[str]]:
+    """Runs on a rank: blocks are checkpointed, and hand on what is cut over positions."""
+    as_torchrun_would()
+    from autotp.trainer import ParallelTrainer
+
+    with Float64():
+        own = autotp.parallelize(model(), sequence_parallel=True)
+        own.gradient_checkpointing_enable({"use_reentrant": False})
+        with state_of(own).ranks.logging() as log:
+            found = trained(ParallelTrainer, own, folder, 2 * DP)
+    return found, autotp.full_state_dict(own), {c.kind for c in log.calls}
+
+
+@pytest.fixture(scope="module")
+def expected_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[float], dict[str, torch.Tensor]]:
+    return run_ranks(dense, 1, tmp_path_factory.mktemp("dense"))[0]
+
+
+def test_trainer_of_blocks_that_are_cut_over_positions(tmp_path: Path, expected_run: Any) -> None:
+    expected, true = expected_run
+    for found, state, kinds in run_ranks(on_positions, TP, tmp_path):
+        assert found == pytest.approx(expected, rel=1e-9)
+        assert far(state, true) < 1e-9
+        assert "reduce_scatter" in kinds
+
+
+def test_trainer_on_two_by_two_ranks(tmp_path: Path, expected_run: Any) -> None:
     from transformers import AutoModelForCausalLM
 
-    expected, true = run_ranks(dense, 1, tmp_path / "dense")[0]
+    expected, true = expected_run
     runs = run_ranks(parallel, DP * TP, tmp_path / "parallel")
     for found, state, _ in runs:
         assert found == pytest.approx(expected, rel=1e-9)

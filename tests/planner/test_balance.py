@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from autotp.api import examples_for
+from autotp.planner.assemble import unit_plan
 from autotp.planner.balance import waiting
 from autotp.planner.choose import choose
 from autotp.planner.cost import DEFAULT_HARDWARE, Workload, hardware
+from autotp.planner.extend import imposed_choice
 from autotp.planner.settings import apply_settings
 from autotp.planner.survey import survey
 from autotp.planner.weigh import Weigher
@@ -50,3 +52,13 @@ def test_rows_in_no_groups_are_computed_by_every_rank() -> None:
     operations, wait = numbers_of(Only(), ROWS, NUMBERS, rule="whole_experts")
     assert operations == 2 * 2 * WIDTH * INNER * Workload().tokens  # packed rows are the tokens
     assert wait == pytest.approx(3 * operations * (1 - 1 / RANKS) / (NODE.tflops_bf16 * 1e12))
+
+
+def test_what_is_cut_already_costs_what_it_did_when_it_was_chosen() -> None:
+    module = Experts()
+    found = survey(module, examples_for(module, torch.randn(2, TOKENS, HIDDEN)))
+    (problem,) = apply_settings(module, found, {"*": "whole_experts"}).problems.values()
+    weigher = Weigher(problem.graph, NODE, Workload())
+    chosen = choose(problem, RANKS, weigher)
+    imposed = imposed_choice(problem, unit_plan(("",), problem, chosen, weigher).layouts(), weigher)
+    assert imposed.seconds == chosen.seconds > weigher.seconds(chosen.placement)
