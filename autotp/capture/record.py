@@ -1,8 +1,8 @@
 """Recording: run a model's outer Python once on fake tensors and note how each unit is called.
 
-Nothing is computed and no weight is read. Units of equal shape after the first give back what the first one gave, so
-the cost of a run does not grow with depth. Only where the Python between the units looks at numbers is it run on real
-tensors, if the model has weights: then each unit's first call computes.
+Nothing is computed and no weight is read. Units of equal shape after the first give back what the first one gave for inputs of
+the same sizes, so the cost of a run does not grow with depth. Only where the Python between the units looks at numbers is it
+run on real tensors, if the model has weights: then each unit's first call computes.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from .opaque import copy_opaque, tensors_of
 from .symbols import Symbols
 from .units import Unit
 
+# The sizes of a call's tensors, as text: some are symbols.
+Sizes: TypeAlias = tuple[str, ...]
 # What the rest of the model sees of a unit's result, by the unit's shape.
 Given: TypeAlias = Callable[[int, Any], Any]
 # What a unit sees of its arguments.
@@ -92,7 +94,7 @@ class _Recorder:
         # Inputs without data stand for ones where the weights are.
         self.symbols = Symbols(next((p.device for p in model.parameters() if p.device.type != "meta"), None))
         self.depth = 0
-        self.results: dict[int, Any] = {}
+        self.results: dict[tuple[int, Sizes], Any] = {}
         self.fakes: dict[int, torch.Tensor] = {}
         self.owners: dict[int, str] = {}
         self.read: dict[int, torch.Tensor] = {}  # by identity; kept alive, so that no identity is used again
@@ -129,15 +131,16 @@ class _Recorder:
             self.recording.called.add(unit.path)
             args, kwargs = self.taken(unit, args, kwargs)
             self._note_read((args, kwargs))
-            if unit.shape in self.results:
-                return self.given(unit.shape, self.results[unit.shape])
-            self.recording.calls[unit.shape] = _as_it_is_now(args, kwargs)
-            with self._inside():
-                try:
-                    self.results[unit.shape] = original(twin, *args, **kwargs)
-                except Exception as error:
-                    self.results[unit.shape] = self._stand_in(unit, error, args, kwargs)
-            return self.given(unit.shape, self.results[unit.shape])
+            call = unit.shape, _sizes(args, kwargs)
+            if call not in self.results:
+                if unit.shape not in self.recording.calls:
+                    self.recording.calls[unit.shape] = _as_it_is_now(args, kwargs)
+                with self._inside():
+                    try:
+                        self.results[call] = original(twin, *args, **kwargs)
+                    except Exception as error:
+                        self.results[call] = self._stand_in(unit, error, args, kwargs)
+            return self.given(unit.shape, self.results[call])
 
         twin.__dict__["forward"] = forward
 
@@ -199,10 +202,10 @@ class _Recorder:
             self.recording.result = self.model(*fake_args, **fake_kwargs)
         # Whatever class holds them: the caller reads what a model returns.
         self._note_read(list(tensors_of(self.recording.result)))
-        for shape, result in self.results.items():
+        for (shape, _), result in self.results.items():
             tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
             unread = frozenset(i for i, tensor in enumerate(tensors) if id(tensor) not in self.read)
-            self.recording.unread[shape] = unread
+            self.recording.unread[shape] = self.recording.unread.get(shape, unread) & unread
         return self.recording
 
 
@@ -213,6 +216,11 @@ def _values_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     if tensor.is_meta:
         return (torch.arange(tensor.numel(), device=device) % 7).reshape(tensor.shape).to(tensor.dtype)
     return tensor.detach().clone()
+
+
+def _sizes(args: Any, kwargs: Any) -> Sizes:
+    leaves = pytree.tree_leaves((args, kwargs))
+    return tuple(str(tuple(leaf.shape)) for leaf in leaves if isinstance(leaf, torch.Tensor))
 
 
 @contextmanager

@@ -1,0 +1,55 @@
+"""Recording: what the Python between the units sees, without any unit being run more often than it must."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from autotp.capture.record import record
+from autotp.capture.units import find_units
+
+WIDTH, BLOCKS = 16, 6
+
+
+class Block(nn.Module):
+    runs = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        Block.runs += 1
+        wide = self.up(value)
+        return self.down(wide.relu()), wide
+
+
+class Towers(nn.Module):
+    """Two sequences of different lengths through equal blocks, as encoders and decoders have them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(BLOCKS))
+
+    def forward(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks[: BLOCKS // 2]:
+            first, _ = block(first)
+        for block in self.blocks[BLOCKS // 2 :]:
+            second, wide = block(second)
+        return torch.cat([first, second, wide[..., :WIDTH]], 1)
+
+
+def test_equal_blocks_give_results_of_the_sizes_they_are_called_with() -> None:
+    model = Towers()
+    Block.runs = 0
+    recording = record(model, find_units(model), (torch.zeros(2, 5, WIDTH), torch.zeros(2, 3, WIDTH)), {})
+    assert recording.result.shape == (2, 5 + 3 + 3, WIDTH)
+    assert Block.runs == 2  # one for each length, at any depth
+    assert len(recording.calls) == 1
+    assert recording.failed == {}
+
+
+def test_a_result_that_is_read_after_one_of_the_calls_is_read() -> None:
+    model = Towers()
+    recording = record(model, find_units(model), (torch.zeros(2, 5, WIDTH), torch.zeros(2, 3, WIDTH)), {})
+    assert list(recording.unread.values()) == [frozenset()]
