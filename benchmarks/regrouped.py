@@ -10,8 +10,8 @@ from torch.overrides import TorchFunctionMode
 
 
 class Regrouped(TorchFunctionMode):
-    """Inside, the sums of every linear layer are those of shuffled groups of terms, over inputs forward and over outputs
-    backward, as ranks sum them. Nothing else differs, and nothing would in exact arithmetic."""
+    """Inside, the sums of every linear layer are those of shuffled groups of terms: over inputs forward, over outputs and, for
+    the gradient of a weight, over rows backward. Nothing else differs, and nothing would in exact arithmetic."""
 
     def __init__(self, seed: int, groups: int) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         (gradient,), (value, weight) = gradients, ctx.saved_tensors
-        of_weight = gradient.flatten(0, -2).t() @ value.flatten(0, -2)
+        of_weight = _summed(gradient.flatten(0, -2).t(), value.flatten(0, -2), *ctx.order)
         return _summed(gradient, weight, *ctx.order), of_weight, None, None
 
 

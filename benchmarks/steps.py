@@ -85,8 +85,8 @@ class Difference:
 class Steps:
     """One dense model trained for some steps, to compare parallel ones with."""
 
-    def __init__(self, name: str, steps: int, dtype: torch.dtype = torch.float64) -> None:
-        torch.manual_seed(0)
+    def __init__(self, name: str, steps: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> None:
+        torch.manual_seed(seed)
         self.model: Any = build_model(AutoConfig.for_model(name, **FAMILIES[name]), meta=False).to(dtype).train()
         self.steps, self.dtype = steps, dtype
         with self.precision():
@@ -162,7 +162,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--tp", type=int, nargs="+", default=[2, 3, 4])
     parser.add_argument("--dtype", choices=["float64", "float32", "bfloat16"], default="float64")
-    parser.add_argument("--orders", type=int, default=4, help="dense runs to compare with, other than in float64")
+    parser.add_argument("--orders", type=int, default=8, help="dense runs to compare with, other than in float64")
+    parser.add_argument("--seed", type=int, default=0, help="of the weights")
     given = parser.parse_args()
     torch.set_num_threads(1)
     if given.dtype != "float64":
@@ -170,7 +171,7 @@ def main() -> None:
         return
     print(f"{given.steps} AdamW steps in float64    loss, relative   parameters   padding   seconds")
     for name in given.families:
-        steps = Steps(name, given.steps)
+        steps = Steps(name, given.steps, seed=given.seed)
         for tp in given.tp:
             start = time.perf_counter()
             found = steps.compare(tp)
@@ -188,7 +189,7 @@ def compare_rounding(given: argparse.Namespace) -> None:
         + "    ".join(f"tp {tp}" for tp in given.tp)
     )
     for name in given.families:
-        steps = Steps(name, given.steps, getattr(torch, given.dtype))
+        steps = Steps(name, given.steps, getattr(torch, given.dtype), given.seed)
         orders = [steps.regrouped(seed, 2 + seed % 3) for seed in range(given.orders)]
         gaps = [steps.compare(tp).loss for tp in given.tp]
         print(
