@@ -54,7 +54,7 @@ def test_a_run_killed_again_and_again_reaches_the_same_weights(tmp_path: Path, s
     _, expected = run_ranks(run, 2, *arguments, tmp_path / "whole", STEPS, 0)[0]
     chance = random.Random(os.urandom(4))
     starts = []
-    for _ in range(5 if sweep else 2):
+    for _ in range(5 if sweep else 1):
         starts.append(last_checkpoint(tmp_path / "killed"))
         with pytest.raises(RankError):
             run_ranks(run, 2, *arguments, tmp_path / "killed", chance.randint(1, 3), chance.randint(0, 1))

@@ -25,7 +25,10 @@ from tests.families import FAMILIES, MIXTURES
 EXAMPLES = ("nano_gpt", "mlp_classifier", "two_towers")
 ALL = (*FAMILIES, "qwen2_moe", "gpt_oss", *EXAMPLES)
 # Fewer heads than ranks, fused and tied, parallel with one head, low-rank, full-width norms, an encoder, experts (apart).
-SAMPLE = ("llama", "phi3", "gpt2", "falcon_multi_query", "deepseek_v2", "olmo2", "bert", "gpt_oss", "two_towers")
+SAMPLE = {
+    2: ("llama", "phi3", "gpt2", "falcon_multi_query", "deepseek_v2", "olmo2", "bert", "gpt_oss", "two_towers"),
+    4: ("llama", "phi3", "deepseek_v2", "olmo2", "gpt_oss"),
+}
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,7 @@ def difference(found: torch.Tensor | None, true: torch.Tensor, largest: float) -
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_families_on_real_ranks(size: int, sweep: bool) -> None:
-    names = list(ALL if sweep else SAMPLE)
+    names = list(ALL if sweep else SAMPLE[size])
     everywhere = run_ranks(compare_families, size, names, limit_s=600)
     assert all([outcome.name for outcome in outcomes] == names for outcomes in everywhere)
     for outcome in (outcome for outcomes in everywhere for outcome in outcomes):
