@@ -224,9 +224,10 @@ def far_from(dense: Any, model: Any) -> float:
 
 
 def of_logits(model: Any) -> Counter[tuple[str, str, str]]:
-    """The collectives of a step whose loss reads whole logits."""
+    """The collectives of a step whose loss reads whole logits. Of two texts, as the plan's: the rows of one that a layer
+    flattens are positions, and then GPT-2's sums may be scattered where those of several are not."""
     with state_of(model).ranks.logging() as log:
-        model(input_ids=torch.arange(3, 14)[None], use_cache=False).logits.sum().backward()
+        model(input_ids=torch.arange(3, 25).view(2, 11), use_cache=False).logits.sum().backward()
     return Counter((c.kind, c.phase, c.of) for c in log.calls)
 
 
