@@ -9,6 +9,13 @@ from torch.nn import functional
 from autotp.runtime import products
 
 
+@pytest.fixture(autouse=True, params=["as tried"])
+def faster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What trying both products has shown, or is said to have shown."""
+    if isinstance(request.param, bool):
+        monkeypatch.setattr(products, "is_turned_faster", lambda rows, threads: request.param)
+
+
 @pytest.fixture
 def ways(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The way each product went."""
@@ -19,6 +26,7 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return taken
 
 
+@pytest.mark.parametrize("faster", [True, False], indirect=True)
 @pytest.mark.parametrize("shape", [(1,), (2,), (4,), (2, 2), (4, 1), (5,), (3, 1, 1), ()])
 @pytest.mark.parametrize("biased", [True, False])
 def test_every_number_of_rows(shape: tuple[int, ...], biased: bool) -> None:
@@ -30,11 +38,22 @@ def test_every_number_of_rows(shape: tuple[int, ...], biased: bool) -> None:
     assert torch.allclose(got.double(), expected, rtol=0, atol=1e-4)
 
 
-def test_a_few_rows_are_turned(ways: list[str]) -> None:
+@pytest.mark.parametrize(("faster", "way"), [(True, "turned"), (False, "plain")], indirect=["faster"])
+def test_a_few_rows_go_the_faster_way(way: str, ways: list[str]) -> None:
     products.linear(torch.randn(4, 1, 256), torch.randn(512, 256))
-    assert ways == ["turned"]
+    assert ways == [way]
 
 
+def test_both_ways_are_tried_once_and_draw_no_random_numbers(ways: list[str]) -> None:
+    products.is_turned_faster.cache_clear()
+    state = torch.get_rng_state()
+    for _ in range(3):
+        products.linear(torch.ones(4, 256), torch.ones(512, 256))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert (min(map(ways.count, ("plain", "turned"))), max(map(ways.count, ("plain", "turned")))) == (3, 6)
+
+
+@pytest.mark.parametrize("faster", [True], indirect=True)
 @pytest.mark.parametrize(
     ("value", "weight"),
     [
