@@ -246,7 +246,7 @@ def _run(
     # A call may change its arguments, and every run is to see the same ones.
     args, kwargs = copy_opaque(call, lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad))
     with Float64(), GroupedProducts(), _unit_results(model, units) as results:
-        outputs = {f"output {i}": output for i, output in _outputs(model(*args, **kwargs))}
+        outputs = _outputs(model(*args, **kwargs))
         weights = torch.Generator().manual_seed(seed)
         loss = sum(
             (output * torch.randn(output.shape, generator=weights, dtype=output.dtype)).sum()
@@ -259,11 +259,15 @@ def _run(
     return {name: output.detach() for name, output in outputs.items()}, gradients
 
 
-def _outputs(result: Any) -> list[tuple[int, torch.Tensor]]:
-    """The tensors that a model returns, with their numbers: among what it returns, or, where that is one object of a class
-    of the model's own, in there."""
-    leaves = [(i, leaf) for i, leaf in enumerate(pytree.tree_leaves(result)) if isinstance(leaf, torch.Tensor)]
-    return leaves or list(enumerate(tensors_of(result)))
+def _outputs(result: Any) -> dict[str, torch.Tensor]:
+    """The tensors that a model returns, also those in dataclasses and in an object of a class of its own, by name."""
+    found = {}
+    for i, leaf in enumerate(pytree.tree_leaves(result)):
+        if isinstance(leaf, torch.Tensor):
+            found[f"output {i}"] = leaf
+        elif leaf is result or dataclasses.is_dataclass(leaf):
+            found |= {f"output {i}.{j}": tensor for j, tensor in enumerate(tensors_of(leaf))}
+    return found
 
 
 @contextmanager

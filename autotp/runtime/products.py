@@ -22,11 +22,10 @@ TRIES, WORTH = 3, 1.2  # the least time of so many counts; a smaller gain is cha
 
 def linear(value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """`torch.nn.functional.linear`: (..., in) times (out, in) plus (out), by whichever of two products is faster."""
-    if torch.compiler.is_compiling() or not _is_few(value, weight):
-        return torch.nn.functional.linear(value, weight, bias)
-    if not is_turned_faster(value.numel() // weight.shape[1], torch.get_num_threads()):
-        return torch.nn.functional.linear(value, weight, bias)
-    return _turned(value, weight, bias)
+    few = not torch.compiler.is_compiling() and _is_few(value, weight)
+    if few and is_turned_faster(value.numel() // weight.shape[1], torch.get_num_threads()):
+        return _turned(value, weight, bias)
+    return torch.nn.functional.linear(value, weight, bias)
 
 
 def _turned(value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -39,7 +38,7 @@ def _turned(value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 def is_turned_faster(rows: int, threads: int) -> bool:
     """Returns if (W xᵀ)ᵀ takes less time here than x Wᵀ, for so many rows and so many threads."""
     with torch.inference_mode():
-        value, weight = torch.ones(rows, TRIED[1]), torch.ones(TRIED)
+        value, weight = (torch.ones(size, dtype=torch.float32, device="cpu") for size in ((rows, TRIED[1]), TRIED))
         return _seconds(_turned, value, weight) * WORTH < _seconds(torch.nn.functional.linear, value, weight)
 
 

@@ -21,36 +21,29 @@ def settle(module: Any, args: Any, result: Any) -> Any:
     """
     if torch.compiler.is_dynamo_compiling():
         return None
-    parts = _settled(result)
-    if parts is result and _is_plain_object(result):
-        _settle_attributes(result)
-    return parts
+    if not isinstance(result, (torch.Tensor, dict, tuple, list)):
+        _settle_values(getattr(result, "__dict__", {}))
+    return _settled(result)
 
 
 def _settled(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return _settled_tensor(value)
     if isinstance(value, dict):
-        for name, part in [(name, _settled(part)) for name, part in value.items()]:
-            if part is not value[name]:
-                value[name] = part
+        _settle_values(value)
     elif isinstance(value, (tuple, list)):
         parts = [_settled(part) for part in value]
         if not all(map(operator.is_, parts, value)):
             return value._make(parts) if hasattr(value, "_make") else type(value)(parts)
     elif dataclasses.is_dataclass(value):
-        _settle_attributes(value)
+        _settle_values(getattr(value, "__dict__", {}))
     return value
 
 
-def _settle_attributes(value: Any) -> None:
-    attributes = getattr(value, "__dict__", {})
-    for name, part in list(attributes.items()):
-        attributes[name] = _settled(part)
-
-
-def _is_plain_object(value: Any) -> bool:
-    return not isinstance(value, (torch.Tensor, dict, tuple, list)) and not dataclasses.is_dataclass(value)
+def _settle_values(values: Any) -> None:
+    for name, part in [(name, _settled(part)) for name, part in values.items()]:
+        if part is not values[name]:
+            values[name] = part
 
 
 def _settled_tensor(value: torch.Tensor) -> torch.Tensor:

@@ -6,6 +6,7 @@ import functools
 import importlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -53,21 +54,24 @@ class Found:
 
 
 class Answers(nn.Module):
-    def __init__(self, model: nn.Module) -> None:
+    """A model that returns its logits in such an object, alone or beside a tensor."""
+
+    def __init__(self, model: nn.Module, *, beside: bool) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.beside = model, beside
 
-    def forward(self, tokens: torch.Tensor) -> Found:
-        return Found(logits=self.model(tokens))
+    def forward(self, tokens: torch.Tensor) -> Any:
+        found = Found(logits=self.model(tokens))
+        return (found, tokens) if self.beside else found
 
 
-def test_what_a_model_returns_in_an_object_of_its_own_is_read() -> None:
+@pytest.mark.parametrize("beside", [False, True])
+def test_what_a_model_returns_in_an_object_of_its_own_is_read(beside: bool) -> None:
     torch.manual_seed(0)
     model, example = importlib.import_module("examples.nano_gpt").build()
-    verifier = Verifier(Answers(model), example=example)
-    report = verifier.verify(2)
+    report = Verifier(Answers(model, beside=beside), example=example).verify(2)
     report.raise_for_failure()
-    assert report.outputs
+    assert len(report.outputs) == 1 + beside
     assert report.counted["all_gather forward activation"] == 1
 
 
