@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from ..errors import UsageError
 from ..runtime.randomness import seeded
 
 aten = torch.ops.aten
@@ -99,7 +100,7 @@ class Tape(TorchDispatchMode):
     def place(self, tensor: torch.Tensor) -> Place:
         """Where a tensor of the code inside lies; for one that has data, a copy of these is kept."""
         if tensor.is_conj() or tensor.is_neg():
-            raise NotImplementedError("a conjugate view among the initial values")
+            raise UsageError("an initial value is a conjugate view; let the code that builds the model call .resolve_conj()")
         if isinstance(tensor, FakeTensor):
             shape, strides = tuple(tensor.shape), tuple(tensor.stride())
             return Place(self._number(tensor), tensor.dtype, shape, strides, int(tensor.storage_offset()))
