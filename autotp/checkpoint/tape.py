@@ -100,7 +100,9 @@ class Tape(TorchDispatchMode):
     def place(self, tensor: torch.Tensor) -> Place:
         """Where a tensor of the code inside lies; for one that has data, a copy of these is kept."""
         if tensor.is_conj() or tensor.is_neg():
-            raise UsageError("an initial value is a conjugate view; let the code that builds the model call .resolve_conj()")
+            raise UsageError(
+                "an initial value is a conjugate view; let the code that builds the model call .resolve_conj()"
+            )
         if isinstance(tensor, FakeTensor):
             shape, strides = tuple(tensor.shape), tuple(tensor.stride())
             return Place(self._number(tensor), tensor.dtype, shape, strides, int(tensor.storage_offset()))
