@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,10 +17,17 @@ _TRACING = threading.RLock()  # torch keeps what nodes are marked with in one pl
 
 @contextmanager
 def noting_modules(module: nn.Module) -> Iterator[None]:
-    """Inside the context, nodes that are traced while a submodule runs are marked with its path."""
-    running: list[Any] = []
-    hooks = [hook for path, part in module.named_modules() if path for hook in _hooks(part, path, running)]
+    """Inside the context, nodes that are traced while a submodule runs are marked with its path, and all others with none,
+    whatever somebody else has left there to mark nodes with."""
+    running = [""]
+
+    def mark() -> None:
+        # Not by torch's `annotate`: it changes a dict that may be another's, and one that nobody left does so when collected.
+        traceback.get_current_meta()["custom"] = {_KEY: running[-1]}
+
     with _TRACING, traceback.preserve_node_meta():
+        hooks = [hook for path, part in module.named_modules() if path for hook in _hooks(part, path, running, mark)]
+        mark()
         try:
             yield
         finally:
@@ -28,13 +35,14 @@ def noting_modules(module: nn.Module) -> Iterator[None]:
                 hook.remove()
 
 
-def _hooks(module: nn.Module, path: str, running: list[Any]) -> Iterator[Any]:
+def _hooks(module: nn.Module, path: str, running: list[str], mark: Callable[[], None]) -> Iterator[Any]:
     def enter(*_: Any) -> None:
-        running.append(traceback.annotate({_KEY: path}))
-        running[-1].__enter__()
+        running.append(path)
+        mark()
 
     def leave(*_: Any) -> None:
-        running.pop().__exit__(None, None, None)
+        running.pop()
+        mark()
 
     yield module.register_forward_pre_hook(enter)
     yield module.register_forward_hook(leave, always_call=True)  # also where a forward fails
@@ -46,5 +54,5 @@ def keep_modules(graph: torch.fx.Graph) -> None:
         path = node.meta.pop("custom", {}).get(_KEY)
         for other in ("original_aten", "seq_nr"):
             node.meta.pop(other, None)
-        if path is not None and node.op == "call_function":
+        if path and node.op == "call_function":
             node.meta["module"] = path

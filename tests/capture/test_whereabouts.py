@@ -57,6 +57,17 @@ def test_a_module_that_fails_is_left() -> None:
     assert "custom" not in traceback.get_current_meta()
 
 
+def test_what_another_left_to_mark_nodes_with_marks_none() -> None:
+    traceback.get_current_meta()["custom"] = {"module": "elsewhere"}
+    try:
+        model = nn.Linear(8, 8)
+        (traced,) = survey(model, examples_for(model, torch.zeros(3, 8))).traced.values()
+        assert traceback.get_current_meta()["custom"] == {"module": "elsewhere"}
+    finally:
+        del traceback.get_current_meta()["custom"]
+    assert [node.meta.get("module") for node in traced.graph.nodes if node.op == "call_function"] == [None]
+
+
 def test_nodes_are_marked_with_the_innermost_module() -> None:
     model = Outer()
     found = survey(model, examples_for(model, torch.zeros(3, 8)))
