@@ -22,6 +22,7 @@ from ..capture.opaque import Position
 from ..capture.signature import CallSite, Slot
 from ..capture.trace import Traced
 from ..errors import TraceError
+from ..runtime.traced import closed
 from .build import Program
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ _choice = threading.local()
 
 def call_in_dynamo(unit: UnitForward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A unit's call as dynamo traces it."""
+    args = tuple([closed(value) for value in args])
+    kwargs = {name: closed(value) for name, value in kwargs.items()}
     comptime(_choose)  # reads this frame's locals
     return getattr(_entries, _chosen())(unit, args, kwargs)
 

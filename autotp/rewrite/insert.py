@@ -22,8 +22,9 @@ from ..placement.routed import Routed
 from ..placement.typed import factors_in, is_parameter
 from ..runtime import collectives
 from ..runtime.deferred import Deferred
-from ..runtime.logits import CutLogits
+from ..runtime.logits import CutLogits, Head
 from ..runtime.routing import has_own_number, is_between_ends, own_rows
+from ..runtime.traced import TracedLogits
 from .positions import Positions
 
 
@@ -239,10 +240,9 @@ class _Inserter:
         return value
 
     def _opened(self, value: torch.fx.Node, dim: int, layout: Leaf, over: Factors) -> torch.fx.Node:
-        def gather(value: torch.Tensor, ranks: Any) -> torch.Tensor:
-            if torch.compiler.is_dynamo_compiling():  # a compiled graph knows no lazy values
-                return collectives.gather(value, ranks, over, dim, layout)
-            return CutLogits.of(value, ranks, layout)
+        def gather(value: torch.Tensor, ranks: Any) -> Any:
+            compiling = torch.compiler.is_dynamo_compiling()
+            return TracedLogits(value, Head(ranks, layout)) if compiling else CutLogits.of(value, ranks, layout)
 
         inserted, joined = self._gathering(over)
         return self._make((value, dim), value, gather, inserted, joined=joined)

@@ -31,7 +31,7 @@ _STEPS = (int, slice, torch.Tensor, type(Ellipsis))
 
 
 @dataclass
-class _Head:
+class Head:
     """Where logits come from, shared by all that is made of them: whether a loss has read them cut, which function is
     asking for them, and which was the first to need them whole."""
 
@@ -40,6 +40,14 @@ class _Head:
     lost: bool = False
     asking: str = ""
     reader: str = ""
+
+    def gathered(self, local: torch.Tensor) -> torch.Tensor:
+        """The whole of a slice."""
+        return gather(local, self.ranks, ordered(factors_of(self.layout)), local.dim() - 1, self.layout)
+
+    def distributed(self, local: torch.Tensor) -> torch.Tensor:
+        """A slice as the distributed tensor that it is a part of."""
+        return keep_cut(local, self.ranks, ordered(factors_of(self.layout)), local.dim() - 1, self.layout)
 
 
 class _Open(torch.autograd.Function):
@@ -71,17 +79,17 @@ class _Close(torch.autograd.Function):
 class CutLogits(torch.Tensor):
     """Logits of which this rank holds a slice of the last dim. They have the shape of the whole."""
 
-    head: _Head
+    head: Head
     local: torch.Tensor
     _whole: torch.Tensor | None
 
     @staticmethod
     def of(local: torch.Tensor, ranks: Ranks, layout: Leaf) -> CutLogits:
         """The logits of which a tensor is this rank's slice, padding included."""
-        return CutLogits._of(local, _Head(ranks, layout))
+        return CutLogits._of(local, Head(ranks, layout))
 
     @staticmethod
-    def _of(local: torch.Tensor, head: _Head) -> CutLogits:
+    def _of(local: torch.Tensor, head: Head) -> CutLogits:
         logits: CutLogits = _Open.apply(local, head)
         logits.__dict__.update(head=head, local=local, _whole=None)
         return logits
@@ -92,8 +100,7 @@ class CutLogits(torch.Tensor):
             with torch.no_grad():
                 head = self.head
                 head.reader = head.reader or head.asking
-                over = ordered(factors_of(head.layout))
-                self._whole = gather(self.local, head.ranks, over, self.dim() - 1, head.layout)
+                self._whole = head.gathered(self.local)
         return self._whole
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
@@ -125,36 +132,39 @@ def _on_slices(func: Any, args: Any, kwargs: Mapping[str, Any]) -> torch.Tensor 
     if len(logits) != 1 or logits[0]._whole is not None:
         return None
     if func is functional.cross_entropy and logits[0] is (args[0] if args else kwargs.get("input")):
-        return _cross_entropy(*args, **kwargs)
+        return cross_entropy_of_slices(*args, **kwargs)
     local: torch.Tensor | None = None
     if func in POINTWISE:
-        local = _pointwise(func, logits[0], args, kwargs)
+        local = pointwise_of_slices(func, logits[0], args, kwargs)
     elif func in VIEWS and args[0] is logits[0]:
         local = _viewed(func, logits[0], args, kwargs)
     elif func is T.__getitem__ and args[0] is logits[0]:
-        local = logits[0].local[args[1]] if _takes_rows(args[1], logits[0].dim()) else None
+        local = logits[0].local[args[1]] if takes_rows(args[1], logits[0].dim()) else None
     return None if local is None else CutLogits._of(local, logits[0].head)
 
 
-def _pointwise(
-    func: Callable[..., Any], logits: CutLogits, args: Any, kwargs: Mapping[str, Any]
+def pointwise_of_slices(
+    func: Callable[..., Any], logits: Any, args: Any, kwargs: Mapping[str, Any]
 ) -> torch.Tensor | None:
     """A pointwise function on slices: another operand is sliced too, and its gradient is the sum of the ranks'."""
     ranks, layout = logits.head.ranks, logits.head.layout
     over = ordered(factors_of(layout))
-    tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-    fit = all(leaf.dim() <= logits.dim() and (not leaf.dim() or leaf.shape[-1] in (1, layout.size)) for leaf in tensors)
+    leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if leaf is not logits]
+    others = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    fit = all(leaf.dim() <= logits.dim() and (not leaf.dim() or leaf.shape[-1] in (1, layout.size)) for leaf in others)
     if not fit or "out" in kwargs:
         return None
 
-    def local(operand: torch.Tensor) -> torch.Tensor:
+    def local(operand: Any) -> Any:
         if operand is logits:
             return logits.local
+        if not isinstance(operand, torch.Tensor):
+            return operand
         operand = enter(operand, ranks, over)
         along = operand.dim() > 0 and operand.shape[-1] == layout.size
         return slice_to_rank(operand, ranks, [*[None] * (operand.dim() - 1), layout]) if along else operand
 
-    args, kwargs = pytree.tree_map_only(torch.Tensor, local, (args, kwargs))
+    args, kwargs = pytree.tree_map(local, (args, kwargs))
     result: torch.Tensor = func(*args, **kwargs)
     return result
 
@@ -162,12 +172,17 @@ def _pointwise(
 def _viewed(func: Callable[..., Any], logits: CutLogits, args: Any, kwargs: Mapping[str, Any]) -> torch.Tensor | None:
     """A view on slices, where it leaves every row of logits as it is."""
     shape = func(torch.empty(logits.shape, device="meta"), *args[1:], **kwargs).shape
-    if not shape or shape[-1] != logits.shape[-1]:
+    if not keeps_rows(shape, logits.shape):
         return None
     return logits.local.reshape(*shape[:-1], logits.local.shape[-1])
 
 
-def _takes_rows(index: Any, dims: int) -> bool:
+def keeps_rows(shape: torch.Size, before: torch.Size) -> bool:
+    """Returns if a view of this shape leaves every row of logits as it is."""
+    return len(shape) > 0 and shape[-1] == before[-1]
+
+
+def takes_rows(index: Any, dims: int) -> bool:
     """Returns if an index into so many dims leaves the last one as it is."""
     steps = index if isinstance(index, tuple) else (index,)
     if not steps or any(isinstance(step, bool) or not isinstance(step, _STEPS) for step in steps):
@@ -181,8 +196,8 @@ def _takes_rows(index: Any, dims: int) -> bool:
     return sum(flags) + len(steps) - len(flags) - (last is Ellipsis) < dims
 
 
-def _cross_entropy(
-    input: torch.Tensor,
+def cross_entropy_of_slices(
+    input: Any,
     target: torch.Tensor,
     weight: torch.Tensor | None = None,
     size_average: bool | None = None,
@@ -192,7 +207,6 @@ def _cross_entropy(
     label_smoothing: float = 0.0,
 ) -> torch.Tensor | None:
     """`F.cross_entropy` of cut logits; None for a form that is computed on whole ones."""
-    assert isinstance(input, CutLogits)
     rare = weight is not None or size_average is not None or reduce is not None or target.is_floating_point()
     if rare or input.dim() != 2 or target.dim() != 1 or math.prod(input.shape) == 0:
         return None
@@ -213,9 +227,7 @@ def settled_logits(logits: CutLogits) -> torch.Tensor:
     head = logits.head
     if not head.lost or logits._whole is not None:
         return closed(logits)
-    if not head.ranks.are_processes:
-        return logits
-    return keep_cut(logits.local, head.ranks, ordered(factors_of(head.layout)), logits.dim() - 1, head.layout)
+    return head.distributed(logits.local) if head.ranks.are_processes else logits
 
 
 def closed(value: torch.Tensor) -> torch.Tensor:

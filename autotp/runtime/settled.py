@@ -11,6 +11,7 @@ import torch
 from .deferred import Deferred
 from .logits import CutLogits, settled_logits
 from .sequence import CutSequence, made_whole
+from .traced import TracedLogits, may_break, skip_outermost
 
 
 def settle(module: Any, args: Any, result: Any) -> Any:
@@ -20,15 +21,37 @@ def settle(module: Any, args: Any, result: Any) -> Any:
     Looks into dicts, lists, tuples and dataclasses, and into a returned object of any other class.
     """
     if torch.compiler.is_dynamo_compiling():
-        return None
-    if not isinstance(result, (torch.Tensor, dict, tuple, list)):
+        skip_outermost()
+        if not (_has_lost(result) and may_break()):
+            return _settle(result)
+    return _settle_uncompiled(result)
+
+
+def _has_lost(result: Any) -> bool:
+    """Returns if a result has logits that a loss has read cut."""
+    parts = [result]
+    if isinstance(result, (tuple, list)):
+        parts = list(result)
+    elif not isinstance(result, (torch.Tensor, TracedLogits)):
+        parts = list((result if isinstance(result, dict) else getattr(result, "__dict__", {})).values())
+    return any(isinstance(part, TracedLogits) and part.head.lost and not part.is_whole for part in parts)
+
+
+def _settle(result: Any) -> Any:
+    if not isinstance(result, (torch.Tensor, TracedLogits, dict, tuple, list)):
         _settle_values(getattr(result, "__dict__", {}))
     return _settled(result)
+
+
+# The backward of a compiled graph would want a gradient of the distributed tensors in it even where nobody reads them.
+_settle_uncompiled = torch.compiler.disable(_settle)
 
 
 def _settled(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return _settled_tensor(value)
+    if isinstance(value, TracedLogits):
+        return value.settled()
     if isinstance(value, dict):
         _settle_values(value)
     elif isinstance(value, (tuple, list)):

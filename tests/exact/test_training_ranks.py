@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.backends.debugging import aot_eager
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
@@ -115,21 +118,42 @@ def test_dropout_differs_between_slices_and_comes_again() -> None:
 # -- compiled steps, and a second mesh dim ---------------------------------------------------------------------------
 
 
-def compiled() -> tuple[float, float]:
-    """Runs on a rank: a compiled step's differences."""
-    dense = dense_model()
+@dataclass(frozen=True)
+class CompiledStep:
+    """Differences of a compiled step, gathers in its graphs, and if the logits it returns are cut."""
+
+    gradient: float
+    norm: float
+    gathers: int
+    cut: bool
+
+
+def compiled(vocabulary: int, within: bool, fullgraph: bool) -> CompiledStep:
+    """Runs on a rank; the model is called `within` a function that is compiled, or compiled itself."""
+    dense = dense_model(vocab_size=vocabulary)
     parallel: Any = autotp.parallelize(copy.deepcopy(dense))
+    gathers = 0
+
+    def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        nonlocal gathers
+        for part in graph.modules():
+            if isinstance(part, torch.fx.GraphModule):
+                gathers += sum("all_gather" in str(node.target) for node in part.graph.nodes)
+        return aot_eager(graph, inputs)
+
     # Tracing by dynamo sees no float64 mode; the loss it upcasts to is float32.
-    model = torch.compile(parallel, backend="aot_eager")
+    called = (lambda **inputs: parallel(**inputs)) if within else parallel
+    model = torch.compile(called, backend=backend, fullgraph=fullgraph)
     expected = dense(**batch(0), use_cache=False).loss
-    loss = model(**batch(0), use_cache=False).loss
+    result = model(**batch(0), use_cache=False)
     expected.backward()
-    loss.backward()
+    result.loss.backward()
     clip = torch.nn.utils.clip_grad_norm_
     norms = clip(parallel.parameters(), 1.0), clip(dense.parameters(), 1.0)
     own = autotp.full_gradients(parallel)
     worst = max(float((own[n] - p.grad).abs().max() / p.grad.abs().max()) for n, p in dense.named_parameters())
-    return worst, abs(float(norms[0] / norms[1]) - 1)
+    assert result.logits.shape == (*batch(0)["input_ids"].shape, vocabulary)
+    return CompiledStep(worst, abs(float(norms[0] / norms[1]) - 1), gathers, isinstance(result.logits, DTensor))
 
 
 # One key/value head on two ranks: some rows of a fused weight are on both, the others on one.
@@ -173,7 +197,12 @@ def test_data_parallel_around_a_parallel_model() -> None:
         assert state == 2 * here  # two moments of what a rank holds, and of nothing else
 
 
-def test_a_compiled_step() -> None:
-    for gradient, norm in run_ranks(compiled, 2):
-        assert gradient < 1e-5
-        assert norm < 1e-6
+@pytest.mark.parametrize("vocabulary", [256, 253])
+@pytest.mark.parametrize(("within", "fullgraph"), [(False, True), (True, False), (True, True)])
+def test_a_compiled_step(vocabulary: int, within: bool, fullgraph: bool) -> None:
+    for step in run_ranks(compiled, 2, vocabulary, within, fullgraph):
+        assert step.gradient < 1e-5
+        assert step.norm < 1e-6
+        one_graph = within and fullgraph  # which cannot hand on a distributed tensor
+        assert step.cut is not one_graph
+        assert step.gathers == int(one_graph)
