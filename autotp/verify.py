@@ -45,8 +45,8 @@ class Difference:
 
 @dataclass(frozen=True)
 class Report:
-    """What verification found. `planned` and `counted` are collectives by "kind phase of" over one training step;
-    `elements` the numbers of parameters of the whole model and of one rank."""
+    """What verification found. `planned` and `counted` are collectives by "kind phase of" over one training step, the former for
+    the calls that the dense model made of its units; `elements` the numbers of parameters of the whole model and of one rank."""
 
     model: str
     tp: int
@@ -158,7 +158,9 @@ class Verifier:
         inner = {shape for shape, problem in self.found.problems.items() if not problem.is_head}
         self.paths = [unit.path for unit in self.found.units if unit.shape in inner]
         # A copy runs, since a model may keep something of a call, and every run is to begin with the same one.
-        self.outputs, self.gradients = _run(copy.deepcopy(self.dense), self.call, seed, self.paths)
+        dense = copy.deepcopy(self.dense)
+        with _calls(dense, [unit.path for unit in self.found.units]) as self.calls:
+            self.outputs, self.gradients = _run(dense, self.call, seed, self.paths)
 
     def plan(self, tp: int, *, sequence_parallel: bool = False) -> Plan:
         """The best plan of the model for so many ranks."""
@@ -186,15 +188,16 @@ class Verifier:
             tp=tp,
             outputs=_compare(self.outputs, [run[0] for run in runs], {}),
             gradients=_compare(self.gradients, [run[1] for run in runs], self.gradients),
-            planned=planned_collectives(plan),
+            planned=planned_collectives(plan, self.calls),
             elements=plan.elements(),
             counted=dict(counted),
         )
 
 
-def planned_collectives(plan: Plan) -> dict[str, int]:
-    """Collectives of one training step of the whole model by "kind phase of"."""
-    return dict(Counter(f"{c.kind} {c.phase} {c.of}" for c in plan.step()))
+def planned_collectives(plan: Plan, calls: Mapping[str, int] | None = None) -> dict[str, int]:
+    """Collectives of one training step of the whole model by "kind phase of", for so many calls of the units if they are given:
+    data may choose which experts are called, and some units are called twice."""
+    return dict(Counter(f"{c.kind} {c.phase} {c.of}" for c in plan.step(calls)))
 
 
 def _dense(model: nn.Module) -> nn.Module:
@@ -268,6 +271,22 @@ def _outputs(result: Any) -> dict[str, torch.Tensor]:
         elif leaf is result or dataclasses.is_dataclass(leaf):
             found |= {f"output {i}.{j}": tensor for j, tensor in enumerate(tensors_of(leaf))}
     return found
+
+
+@contextmanager
+def _calls(model: nn.Module, units: Sequence[str]) -> Iterator[Counter[str]]:
+    """Counts the calls of each unit."""
+    calls: Counter[str] = Counter()
+
+    def hook_for(path: str) -> Any:
+        return lambda module, args: calls.update([path])
+
+    hooks = [model.get_submodule(path).register_forward_pre_hook(hook_for(path)) for path in units]
+    try:
+        yield calls
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 @contextmanager

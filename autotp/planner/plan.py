@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, get_args, get_origin, get_type_hints
@@ -157,9 +158,13 @@ class Plan:
         """The unit plan of the module at a path."""
         return next((unit for unit in self.units if path in unit.instances), None)
 
-    def step(self) -> list[CollectivePlan]:
-        """The collectives of one step, each as often as it runs."""
-        return [*(c for unit in self.units for c in unit.collectives * len(unit.instances)), *self.around]
+    def step(self, calls: Mapping[str, int] | None = None) -> list[CollectivePlan]:
+        """The collectives of one step, each as often as it runs: once for every unit, or as often as `calls` says of its path."""
+
+        def times(unit: UnitPlan) -> int:
+            return len(unit.instances) if calls is None else sum(calls.get(path, 0) for path in unit.instances)
+
+        return [*(c for unit in self.units for c in unit.collectives * times(unit)), *self.around]
 
     def elements(self) -> tuple[int, int]:
         """Number of parameters of the whole model and of one rank; a tied parameter counts once."""

@@ -227,7 +227,29 @@ def test_experts_that_the_data_choose_stay_whole_with_the_reason() -> None:
         copy.deepcopy(model).to("meta"), 2, example=(X,)
     )  # with weights, the experts that are chosen are known
     autotp.verify(model, 2, plan=plan, example=(X,)).raise_for_failure()
-    autotp.verify(model, 2, example=(X,)).raise_for_failure()
     whole = [parameter for parameter in plan.outside if "experts" in parameter.name]
     assert len(whole) == 2 * 3 * 6
     assert all("data" in parameter.reason.lower() for parameter in whole)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_collectives_are_counted_for_the_experts_that_were_chosen(seed: int) -> None:
+    torch.manual_seed(seed)
+    report = autotp.verify(Stack(OnlyChosen), 2, example=(torch.randn(2, 3, 16, requires_grad=True),))
+    report.raise_for_failure()
+    assert 2 <= report.counted["all_reduce forward activation"] <= 6
+
+
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = ListOfExperts()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.block(self.block(x))
+
+
+def test_collectives_of_a_unit_that_is_called_twice_are_counted_twice() -> None:
+    report = autotp.verify(Twice(), 2, example=(X,))
+    report.raise_for_failure()
+    assert report.counted == {"all_reduce forward activation": 6, "all_reduce backward activation": 6}  # three experts
