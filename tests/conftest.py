@@ -1,6 +1,7 @@
 """What every test runs under: no network, one thread a process (many ranks share few cores), no terminal's width, and no
 plans that were kept by an earlier run."""
 
+import gc
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -12,6 +13,9 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+gc.set_threshold(
+    100_000, 50, 100
+)  # tracing makes many objects, and looking through all of them takes a sixth of its time
 
 
 @pytest.fixture(scope="session", autouse=True)
