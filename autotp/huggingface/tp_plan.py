@@ -6,6 +6,7 @@ on real ranks.
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import re
@@ -22,9 +23,10 @@ from ..planner.plan import CollectivePlan, ParameterPlan, Plan, UnitPlan
 
 _NUMBER = re.compile(r"\.\d+(?=\.|$)")
 COLUMN, ROW, TABLE, HIDDEN = "column", "row", "vocabulary", "hidden"
-_IN, _OUT = "in", "out"
+_IN, _OUT, _ROTATED, _CHOSEN = "in", "out", "rotated", "chosen"
 
-# Style -> how it cuts the weight, and its collectives on an activation: kind, phase, and whose features they are on.
+# Style -> how it cuts the weight, and its collectives on an activation: kind, phase, and whose features they are on: those
+# that a module takes or gives, the ones that are rotated with the position, or a number for each expert of a token.
 _ENTER = ("all_reduce", "backward", _IN)
 _SUM = ("all_reduce", "forward", _OUT)
 _STYLES: Mapping[str, tuple[str, tuple[tuple[str, str, str], ...]]] = {
@@ -35,6 +37,11 @@ _STYLES: Mapping[str, tuple[str, tuple[tuple[str, str, str], ...]]] = {
     "rowwise": (ROW, (_SUM,)),
     "rowwise_split_input": (ROW, (_SUM, ("all_gather", "backward", _IN))),
     "rowwise_rep": (ROW, (_SUM, ("all_gather", "backward", _IN))),
+    "packed_rowwise": (ROW, (_SUM,)),
+    "mla_kv_a_proj": ("", (("all_reduce", "backward", _ROTATED),)),
+    "moe_tp_experts": ("", (_SUM, _ENTER, ("all_reduce", "backward", _CHOSEN))),
+    "moe_identity_expert": ("", ()),
+    "local_params": ("", ()),
     "embedding_rowwise": (TABLE, (_SUM,)),
     "embedding_colwise": (HIDDEN, (("all_gather", "forward", _OUT),)),
     "replicated_with_grad_allreduce": ("", ()),
@@ -117,9 +124,25 @@ class _Importer:
         if style == "replicated_with_grad_allreduce":
             size = sum(parameter.numel() for parameter in module.parameters(recurse=False))
             yield self._collective("all_reduce", "backward", "parameter", name, size, "")
-        features = _features(module)
+        features = _features(module) if style != "moe_tp_experts" else self._features_of_experts(path, module)
+        if style == "mla_kv_a_proj":
+            features[_ROTATED] = self._config().qk_rope_head_dim
         for kind, phase, whose in _STYLES[style][1]:
             yield self._collective(kind, phase, "activation", name, features[whose], "·b·s")
+
+    def _config(self) -> Any:
+        model: Any = self.model
+        return model.config.get_text_config()
+
+    def _features_of_experts(self, path: str, module: nn.Module) -> dict[str, int]:
+        """Of experts in one module, which take a token once however many of them it has chosen."""
+        config = self._config()
+        chosen = getattr(config, "num_experts_per_tok", None)
+        if chosen is None or len(inspect.signature(module.forward).parameters) < 3:
+            raise PlanError(
+                f"{path} has the style 'moe_tp_experts', and how many experts a token has is not known there"
+            )
+        return {_IN: config.hidden_size, _OUT: config.hidden_size, _CHOSEN: chosen}
 
     def _collective(self, kind: str, phase: str, of: str, node: str, size: int, per: str) -> CollectivePlan:
         ranks = self.ours.tp
@@ -138,9 +161,10 @@ class _Importer:
 
     def _parameter(self, unit: str, parameter: ParameterPlan) -> ParameterPlan:
         path, _, leaf = f"{unit}.{parameter.name}".lstrip(".").rpartition(".")
-        style = self._style(path)
+        alone = self._style(f"{path}.{leaf}")  # of a parameter of its own, without a layer: experts are stacked in it
+        style = alone or self._style(path)
         module, cut = self.model.get_submodule(path), _STYLES[style][0] if style else ""
-        dim = _cut_dim(module, cut, parameter.shape, leaf)
+        dim = _cut_dim_alone(cut, parameter.shape) if alone else _cut_dim(module, cut, parameter.shape, leaf)
         shape, layouts = list(parameter.shape), list(map(str, parameter.shape))
         if dim is not None:
             size, ranks = shape[dim], self.ours.tp
@@ -166,6 +190,11 @@ def _cut_dim(module: nn.Module, cut: str, shape: tuple[int, ...], leaf: str) -> 
     if cut == COLUMN and len(shape) > 1:
         return 1 - _input_dim(module)
     return 0 if cut else None
+
+
+def _cut_dim_alone(cut: str, shape: tuple[int, ...]) -> int | None:
+    """The dim of a parameter that has a style of its own: the last one of a row, the one before it of a column."""
+    return {COLUMN: max(len(shape) - 2, 0), ROW: len(shape) - 1}.get(cut)
 
 
 def _input_dim(module: nn.Module) -> int:

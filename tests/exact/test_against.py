@@ -25,9 +25,10 @@ from autotp.planner.formula import evaluate, sizes
 from autotp.planner.plan import Plan
 from autotp.runtime.launch import run_ranks
 from autotp.study import Study
-from tests.families import FAMILIES
+from tests.families import FAMILIES, MIXTURES
 
-COUNTED = ("llama", "phi3", "gpt_neox", "qwen3")
+KNOWN = FAMILIES | MIXTURES
+COUNTED = ("llama", "phi3", "gpt_neox", "qwen3", "mixtral", "deepseek_v2", "deepseek_v3")
 BATCH, SEQUENCE = 2, 11
 KINDS = {"all_reduce": "all_reduce", "allreduce_": "all_reduce", "all_gather_into_tensor": "all_gather"}
 
@@ -54,7 +55,7 @@ def count(names: tuple[str, ...]) -> dict[str, tuple[dict[str, int], dict[str, i
     """Bytes that transformers sends forward and backward; runs on a rank."""
     found = {}
     for name in names:
-        model = build_model(FAMILIES[name].config(), meta=False).eval()
+        model = build_model(KNOWN[name].config(), meta=False).eval()
         mesh = init_device_mesh("cpu", (2,))
         model = apply_tensor_parallelism(model, mesh, model._expand_parallel_plan(own_styles(model)))
         with CountSent() as forward:
@@ -78,7 +79,7 @@ def predicted(plan: Plan, phase: str) -> dict[str, int]:
 def test_what_transformers_sends_is_predicted() -> None:
     for counted in run_ranks(count, 2, COUNTED):
         for name, (forward, backward) in counted.items():
-            study = Study(FAMILIES[name].config())
+            study = Study(KNOWN[name].config())
             theirs, _ = study.against(study.plan(2), "tp_plan")
             assert forward == predicted(theirs, "forward"), name
             assert backward == predicted(theirs, "backward"), name
