@@ -49,6 +49,8 @@ _STYLES: Mapping[str, tuple[str, tuple[tuple[str, str, str], ...]]] = {
 }
 _OWN = {COLUMN: "colwise", ROW: "rowwise", TABLE: "embedding_rowwise"}
 
+_CHOICES = ("num_experts_per_tok", "moe_topk")  # what configs call the number of experts of a token
+
 
 def own_styles(model: nn.Module) -> dict[str, str]:
     """The styles that transformers has for a model; empty where it has none."""
@@ -128,19 +130,23 @@ class _Importer:
         if style == "mla_kv_a_proj":
             features[_ROTATED] = self._config().qk_rope_head_dim
         for kind, phase, whose in _STYLES[style][1]:
-            yield self._collective(kind, phase, "activation", name, features[whose], "·b·s")
+            if features[whose]:
+                yield self._collective(kind, phase, "activation", name, features[whose], "·b·s")
 
     def _config(self) -> Any:
         model: Any = self.model
         return model.config.get_text_config()
 
     def _features_of_experts(self, path: str, module: nn.Module) -> dict[str, int]:
-        """Of experts in one module, which take a token once however many of them it has chosen."""
+        """Of experts in one module: it takes a token once, with the experts that the token chose, or once for every expert."""
         config = self._config()
-        chosen = getattr(config, "num_experts_per_tok", None)
-        if chosen is None or len(inspect.signature(module.forward).parameters) < 3:
+        if len(inspect.signature(module.forward).parameters) < 2:
+            everything = config.hidden_size * next(module.parameters()).shape[0]
+            return {_IN: everything, _OUT: everything, _CHOSEN: 0}
+        chosen = next((number for name in _CHOICES if (number := getattr(config, name, None)) is not None), None)
+        if chosen is None:
             raise PlanError(
-                f"{path} has the style 'moe_tp_experts', and how many experts a token has is not known there"
+                f"{path} has the style 'moe_tp_experts', and its config says of no token how many experts it has"
             )
         return {_IN: config.hidden_size, _OUT: config.hidden_size, _CHOSEN: chosen}
 

@@ -14,6 +14,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import PretrainedConfig
 from transformers.distributed.tensor_parallel import apply_tensor_parallelism
 
 from autotp.cli import main
@@ -26,11 +27,17 @@ from autotp.planner.plan import Plan
 from autotp.runtime.launch import run_ranks
 from autotp.study import Study
 from tests.families import FAMILIES, MIXTURES
+from tests.zoo.kinds import CAUSAL, Kind
+from tests.zoo.models import config_of
 
-KNOWN = FAMILIES | MIXTURES
-COUNTED = ("llama", "phi3", "gpt_neox", "qwen3", "mixtral", "deepseek_v2", "deepseek_v3")
+COUNTED = ("llama", "phi3", "gpt_neox", "qwen3", "mixtral", "deepseek_v2", "deepseek_v3", "aria_text")
 BATCH, SEQUENCE = 2, 11
 KINDS = {"all_reduce": "all_reduce", "allreduce_": "all_reduce", "all_gather_into_tensor": "all_gather"}
+
+
+def config(name: str) -> PretrainedConfig:
+    known = FAMILIES | MIXTURES
+    return known[name].config() if name in known else config_of(Kind(name, CAUSAL))
 
 
 class CountSent(TorchDispatchMode):
@@ -55,11 +62,11 @@ def count(names: tuple[str, ...]) -> dict[str, tuple[dict[str, int], dict[str, i
     """Bytes that transformers sends forward and backward; runs on a rank."""
     found = {}
     for name in names:
-        model = build_model(KNOWN[name].config(), meta=False).eval()
+        model = build_model(config(name), meta=False).eval()
         mesh = init_device_mesh("cpu", (2,))
         model = apply_tensor_parallelism(model, mesh, model._expand_parallel_plan(own_styles(model)))
         with CountSent() as forward:
-            logits = model(torch.randint(3, 250, (BATCH, SEQUENCE)), use_cache=False).logits
+            logits = model(torch.randint(3, 60, (BATCH, SEQUENCE)), use_cache=False).logits
         with CountSent() as backward:
             logits.square().sum().backward()
         found[name] = dict(forward.sent), dict(backward.sent)
@@ -79,7 +86,7 @@ def predicted(plan: Plan, phase: str) -> dict[str, int]:
 def test_what_transformers_sends_is_predicted() -> None:
     for counted in run_ranks(count, 2, COUNTED):
         for name, (forward, backward) in counted.items():
-            study = Study(KNOWN[name].config())
+            study = Study(config(name))
             theirs, _ = study.against(study.plan(2), "tp_plan")
             assert forward == predicted(theirs, "forward"), name
             assert backward == predicted(theirs, "backward"), name
