@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -277,16 +277,8 @@ def _outputs(result: Any) -> dict[str, torch.Tensor]:
 def _calls(model: nn.Module, units: Sequence[str]) -> Iterator[Counter[str]]:
     """Counts the calls of each unit."""
     calls: Counter[str] = Counter()
-
-    def hook_for(path: str) -> Any:
-        return lambda module, args: calls.update([path])
-
-    hooks = [model.get_submodule(path).register_forward_pre_hook(hook_for(path)) for path in units]
-    try:
+    with _hooked(model, units, lambda path, result: calls.update([path])):
         yield calls
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 @contextmanager
@@ -294,18 +286,26 @@ def _unit_results(model: nn.Module, units: Sequence[str]) -> Iterator[dict[str, 
     """Collects the first tensor that each unit gives, so that its gradient is kept."""
     results: dict[str, torch.Tensor] = {}
 
-    def hook_for(path: str) -> Any:
-        def hook(module: nn.Module, args: Any, result: Any) -> None:
-            first = next((leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)), None)
-            if first is not None and first.requires_grad and path not in results:
-                first.retain_grad()
-                results[path] = first
+    def keep(path: str, result: Any) -> None:
+        first = next((leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)), None)
+        if first is not None and first.requires_grad and path not in results:
+            first.retain_grad()
+            results[path] = first
 
-        return hook
+    with _hooked(model, units, keep):
+        yield results
+
+
+@contextmanager
+def _hooked(model: nn.Module, units: Sequence[str], tell: Callable[[str, Any], None]) -> Iterator[None]:
+    """Tells of every call of a unit its path and its result."""
+
+    def hook_for(path: str) -> Any:
+        return lambda module, args, result: tell(path, result)
 
     hooks = [model.get_submodule(path).register_forward_hook(hook_for(path)) for path in units]
     try:
-        yield results
+        yield
     finally:
         for hook in hooks:
             hook.remove()

@@ -23,6 +23,7 @@ from ..planner.plan import CollectivePlan, ParameterPlan, Plan, UnitPlan
 
 _NUMBER = re.compile(r"\.\d+(?=\.|$)")
 COLUMN, ROW, TABLE, HIDDEN = "column", "row", "vocabulary", "hidden"
+_EXPERTS, _LATENT = "moe_tp_experts", "mla_kv_a_proj"
 _IN, _OUT, _ROTATED, _CHOSEN = "in", "out", "rotated", "chosen"
 
 # Style -> how it cuts the weight, and its collectives on an activation: kind, phase, and whose features they are on: those
@@ -38,8 +39,8 @@ _STYLES: Mapping[str, tuple[str, tuple[tuple[str, str, str], ...]]] = {
     "rowwise_split_input": (ROW, (_SUM, ("all_gather", "backward", _IN))),
     "rowwise_rep": (ROW, (_SUM, ("all_gather", "backward", _IN))),
     "packed_rowwise": (ROW, (_SUM,)),
-    "mla_kv_a_proj": ("", (("all_reduce", "backward", _ROTATED),)),
-    "moe_tp_experts": ("", (_SUM, _ENTER, ("all_reduce", "backward", _CHOSEN))),
+    _LATENT: ("", (("all_reduce", "backward", _ROTATED),)),
+    _EXPERTS: ("", (_SUM, _ENTER, ("all_reduce", "backward", _CHOSEN))),
     "moe_identity_expert": ("", ()),
     "local_params": ("", ()),
     "embedding_rowwise": (TABLE, (_SUM,)),
@@ -126,29 +127,29 @@ class _Importer:
         if style == "replicated_with_grad_allreduce":
             size = sum(parameter.numel() for parameter in module.parameters(recurse=False))
             yield self._collective("all_reduce", "backward", "parameter", name, size, "")
-        features = _features(module) if style != "moe_tp_experts" else self._features_of_experts(path, module)
-        if style == "mla_kv_a_proj":
-            features[_ROTATED] = self._config().qk_rope_head_dim
+        features = self._features_of_experts(path, module, style) if style == _EXPERTS else _features(module)
+        if style == _LATENT:
+            features[_ROTATED] = self._setting(path, style, "qk_rope_head_dim")
         for kind, phase, whose in _STYLES[style][1]:
             if features[whose]:
                 yield self._collective(kind, phase, "activation", name, features[whose], "·b·s")
 
-    def _config(self) -> Any:
-        model: Any = self.model
-        return model.config.get_text_config()
+    def _setting(self, path: str, style: str, *names: str) -> int:
+        """The first of these settings that the model's config has. Raises PlanError if it has none."""
+        config = getattr(self.model, "config", None)
+        text = config.get_text_config() if config is not None else None
+        found = next((number for name in names if (number := getattr(text, name, None)) is not None), None)
+        if found is None:
+            raise PlanError(f"{path} has the style {style!r}, and the model's config has no {' or '.join(names)}")
+        return int(found)
 
-    def _features_of_experts(self, path: str, module: nn.Module) -> dict[str, int]:
+    def _features_of_experts(self, path: str, module: nn.Module, style: str) -> dict[str, int]:
         """Of experts in one module: it takes a token once, with the experts that the token chose, or once for every expert."""
-        config = self._config()
+        hidden = self._setting(path, style, "hidden_size")
         if len(inspect.signature(module.forward).parameters) < 2:
-            everything = config.hidden_size * next(module.parameters()).shape[0]
+            everything = hidden * next(module.parameters()).shape[0]
             return {_IN: everything, _OUT: everything, _CHOSEN: 0}
-        chosen = next((number for name in _CHOICES if (number := getattr(config, name, None)) is not None), None)
-        if chosen is None:
-            raise PlanError(
-                f"{path} has the style 'moe_tp_experts', and its config says of no token how many experts it has"
-            )
-        return {_IN: config.hidden_size, _OUT: config.hidden_size, _CHOSEN: chosen}
+        return {_IN: hidden, _OUT: hidden, _CHOSEN: self._setting(path, style, *_CHOICES)}
 
     def _collective(self, kind: str, phase: str, of: str, node: str, size: int, per: str) -> CollectivePlan:
         ranks = self.ours.tp

@@ -24,20 +24,9 @@ _FUNCTIONS = (torch.tanh, torch.neg, torch.mul, torch.div, torch.add, torch.sub,
 _VIEWS = ("view", "reshape", "flatten", "unsqueeze", "squeeze")
 # What Python looks up in a class, and so never asks `__getattr__` for.
 _OF_THE_WHOLE = (
-    *("__len__", "__iter__", "__setitem__", "__bool__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"),
-    *(
-        "__matmul__",
-        "__rmatmul__",
-        "__pow__",
-        "__rpow__",
-        "__rsub__",
-        "__rtruediv__",
-        "__floordiv__",
-        "__mod__",
-        "__abs__",
-    ),
-    *("__invert__", "__and__", "__or__", "__iadd__", "__isub__", "__imul__", "__itruediv__"),
-)
+    "__len__ __iter__ __setitem__ __bool__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __matmul__ __rmatmul__ __pow__ __rpow__ "
+    "__rsub__ __rtruediv__ __floordiv__ __mod__ __abs__ __invert__ __and__ __or__ __iadd__ __isub__ __imul__ __itruediv__"
+).split()
 
 
 class TracedLogits:

@@ -154,5 +154,12 @@ def test_an_unknown_style_is_refused() -> None:
         PlanError, match="has the style 'colwize', whose collectives are not known; did you mean 'colwise'"
     ):
         study.against(study.plan(2), "tp_plan")
+    for path, style, setting in (
+        ("", "moe_tp_experts", "num_experts_per_tok"),
+        (".q_proj", "mla_kv_a_proj", "qk_rope_head_dim"),
+    ):
+        model._tp_plan = {f"model.layers.*.self_attn{path}": style}
+        with pytest.raises(PlanError, match=f"{style}.*the model's config has no {setting}"):
+            study.against(study.plan(2), "tp_plan")
     with pytest.raises(UsageError, match="cannot read --against /nowhere"):
         study.against(study.plan(2), "/nowhere")
