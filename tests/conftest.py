@@ -27,10 +27,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sweep", action="store_true", help="every family on real ranks, and more random cases")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files first: at the end, no worker waits for another that has just begun one."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A sweep is what is marked so and what it makes more of. Long files first: at the end, no worker waits for another that
+    has just begun one."""
+    sweeping = bool(config.getoption("--sweep"))
+    kept = [item for item in items if (_is_swept(item) or _grows(item) if sweeping else not _is_swept(item))]
+    config.hook.pytest_deselected(items=list(set(items) - set(kept)))
+    items[:] = kept
     first = ("tests/axes", "tests/exact", "tests/checkpoint", "tests/cli")
     items.sort(key=lambda item: not item.nodeid.startswith(first))
+
+
+def _is_swept(item: pytest.Item) -> bool:
+    return item.get_closest_marker("sweep") is not None
+
+
+def _grows(item: pytest.Item) -> bool:
+    return "sweep" in getattr(item, "fixturenames", ())
 
 
 @pytest.fixture

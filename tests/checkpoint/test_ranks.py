@@ -245,7 +245,9 @@ def resume(name: str, folder: Path, again: Path) -> tuple[dict[str, torch.Tensor
     return whole_state(model, optimizer), any(isinstance(moment, Part) for moment in moments)
 
 
-@pytest.mark.parametrize(("name", "sizes"), [("padded_and_tied", (2, 4)), ("phi3", (4, 3))])
+@pytest.mark.parametrize(
+    ("name", "sizes"), [("padded_and_tied", (2, 4)), pytest.param("phi3", (4, 3), marks=pytest.mark.sweep)]
+)
 def test_training_resumes_at_another_size_optimizer_included(name: str, sizes: tuple[int, int], tmp_path: Path) -> None:
     saved = run_ranks(train_and_save, sizes[0], name, tmp_path / "one")[0]
     for loaded, cut in run_ranks(resume, sizes[1], name, tmp_path / "one", tmp_path / "two"):

@@ -96,6 +96,7 @@ def test_ctrl_c_ends_everything_quietly(checkpoint: tuple[Path, Learned]) -> Non
         assert (process.returncode, errors) == (130, "\nautotp: interrupted\n")
 
 
+@pytest.mark.sweep
 def test_ranks_end_with_a_launcher_that_is_killed(checkpoint: tuple[Path, Learned]) -> None:
     with writing(checkpoint[0]) as (process, _):
         process.kill()

@@ -231,8 +231,9 @@ def of_logits(model: Any) -> Counter[tuple[str, str, str]]:
     return Counter((c.kind, c.phase, c.of) for c in log.calls)
 
 
-def test_adapters_of_blocks_that_are_cut_over_positions(sweep: bool) -> None:
-    for name, tp in ALL if sweep else [("llama", 2)]:
+@pytest.mark.sweep
+def test_adapters_of_blocks_that_are_cut_over_positions() -> None:
+    for name, tp in ALL:
         for far, ran, plans in run_ranks(on_positions, tp, name):
             assert max(far) < 1e-12, far
             for counted, plan in zip(ran, plans, strict=True):

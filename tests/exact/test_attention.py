@@ -76,7 +76,7 @@ def write(model: Any, count: int) -> torch.Tensor:
         ("llama", "eager", 2, 16),
         ("llama", "sdpa", 2, 16),
         ("llama", "flex_attention", 4, 2),  # half a second a token
-        ("mistral", "flex_attention", 2, 3),
+        pytest.param("mistral", "flex_attention", 2, 3, marks=pytest.mark.sweep),
     ],
 )
 def test_the_same_tokens_with_every_implementation(name: str, implementation: str, tp: int, count: int) -> None:

@@ -95,7 +95,14 @@ def compare(name: str, kinds: list[str]) -> dict[str, Compiled]:
 
 
 # bloom's blocks return attention weights that nobody reads.
-@pytest.mark.parametrize(("name", "kinds"), [("llama", list(RUNS)), ("bloom", ["forward"])])
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("llama", ["forward", "decode, a static cache"]),
+        pytest.param("llama", ["decode, a cache that grows", "training step"], marks=pytest.mark.sweep),
+        ("bloom", ["forward"]),
+    ],
+)
 def test_compiled_models_are_exact_and_whole_graphs(name: str, kinds: list[str]) -> None:
     for found in run_ranks(compare, 2, name, kinds):
         for kind, compiled in found.items():
