@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import itertools
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -125,25 +126,31 @@ class Steps:
 
         return simulate(tp, on_rank)
 
-    def regrouped(self, seed: int, groups: int) -> float:
-        """The largest relative difference of a loss in a dense run that takes its sums in another order."""
+    def regrouped(self, seed: int, groups: int) -> torch.Tensor:
+        """The losses of a dense run that takes its sums in another order."""
         with self.precision(), Regrouped(seed, groups):
-            return self.gap(self.train(copy.deepcopy(self.model)))
+            return self.train(copy.deepcopy(self.model))
 
-    def gap(self, losses: torch.Tensor) -> float:
-        """The largest relative difference of a loss from the dense run's."""
-        return float(((losses - self.dense.losses) / self.dense.losses).abs().max())
+    def orders(self, count: int) -> list[float]:
+        """The gap of every two of the dense run and so many others that take their sums in other orders."""
+        runs = [self.dense.losses, *(self.regrouped(seed, 2 + seed % 3) for seed in range(count))]
+        return [gap(second, first) for first, second in itertools.combinations(runs, 2)]
 
     def compare(self, tp: int) -> Difference:
         """The worst of all ranks beside the dense model."""
         runs = self.parallel(tp)
-        losses = [self.gap(run.losses) for run in runs]
+        losses = [gap(run.losses, self.dense.losses) for run in runs]
         parameters = [
             float((run.parameters[n] - p).detach().abs().max())
             for run in runs
             for n, p in self.dense.parameters.items()
         ]
         return Difference(max(losses), max(parameters), max(run.padding for run in runs))
+
+
+def gap(losses: torch.Tensor, others: torch.Tensor) -> float:
+    """The largest difference of a loss of one run from another's, relative to that."""
+    return float(((losses - others) / others).abs().max())
 
 
 def largest_padding(model: nn.Module) -> float:
@@ -162,7 +169,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--tp", type=int, nargs="+", default=[2, 3, 4])
     parser.add_argument("--dtype", choices=["float64", "float32", "bfloat16"], default="float64")
-    parser.add_argument("--orders", type=int, default=8, help="dense runs to compare with, other than in float64")
+    parser.add_argument("--orders", type=int, default=8, help="further dense runs, other than in float64")
     parser.add_argument("--seed", type=int, default=0, help="of the weights")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -185,12 +192,12 @@ def main() -> None:
 def compare_rounding(given: argparse.Namespace) -> None:
     """How far parallel runs are from the dense one, and how far dense ones are that take their sums in another order."""
     print(
-        f"{given.steps} AdamW steps in {given.dtype}, worst loss gap    dense, other orders    "
+        f"{given.steps} AdamW steps in {given.dtype}, worst loss gap    two dense runs         "
         + "    ".join(f"tp {tp}" for tp in given.tp)
     )
     for name in given.families:
         steps = Steps(name, given.steps, getattr(torch, given.dtype), given.seed)
-        orders = [steps.regrouped(seed, 2 + seed % 3) for seed in range(given.orders)]
+        orders = steps.orders(given.orders)
         gaps = [steps.compare(tp).loss for tp in given.tp]
         print(
             f"{name:8} {min(orders):45.1e} to {max(orders):.1e} " + " ".join(f"{gap:7.1e}" for gap in gaps), flush=True

@@ -3,7 +3,7 @@ every one that leaves the unit."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -61,8 +61,9 @@ def match_chains(graph: torch.fx.Graph, typing: Typing, rules: ChainRules) -> tu
     """All chains of a graph, proposed or explained."""
     proposals: list[Proposal] = []
     near: list[tuple[int, NearMiss]] = []
+    places = {node: _axes_at(fact) for node, fact in typing.facts.items()}
     for candidate in _candidates(graph, typing):
-        matches = [_Match(graph, typing, rules, rule, candidate).outcome() for rule in rules.rules]
+        matches = [_Match(graph, typing, places, rules, rule, candidate).outcome() for rule in rules.rules]
         proposal = next((match for match in matches if isinstance(match, Proposal)), None)
         if proposal is not None:
             if not any(set(proposal.axes) & set(other.axes) for other in proposals):
@@ -155,7 +156,13 @@ class _Match:
     """One rule tried on one candidate."""
 
     def __init__(
-        self, graph: torch.fx.Graph, typing: Typing, rules: ChainRules, rule: ChainRule, candidate: _Candidate
+        self,
+        graph: torch.fx.Graph,
+        typing: Typing,
+        places: Mapping[torch.fx.Node, set[Axis]],
+        rules: ChainRules,
+        rule: ChainRule,
+        candidate: _Candidate,
     ) -> None:
         self.typing, self.rules, self.rule, self.candidate = typing, rules, rule, candidate
         free = [axis for axis in candidate.axes if not axis.pins]
@@ -163,8 +170,8 @@ class _Match:
         self.results = next(iter(reversed(graph.nodes))).all_input_nodes
         self.axes = tuple(free[: rule.axes])
         axes = set(self.axes) or self.all_axes
-        self.nodes = [n for n, f in typing.facts.items() if n.op == "call_function" and axes & _axes_at(f)]
-        self.weights = [n for n in graph.nodes if _is_weight(n) and axes & axes_of_dims(typing.dims(n))]
+        self.nodes = [n for n, there in places.items() if n.op == "call_function" and axes & there]
+        self.weights = [n for n in graph.nodes if _is_weight(n) and axes & places[n]]
 
     def outcome(self) -> Proposal | tuple[int, NearMiss] | None:
         """A proposal, a near miss with the number of steps that did match, or None if the rule is about something else."""
