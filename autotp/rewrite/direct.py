@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 
-from ..runtime.products import linear
-
 aten = torch.ops.aten
 
 BINDINGS: dict[Any, Callable[..., Any]] = {
@@ -37,7 +35,7 @@ BINDINGS: dict[Any, Callable[..., Any]] = {
     aten.contiguous.default: torch.Tensor.contiguous,
     aten.sym_size.int: torch.Tensor.size,
     aten.matmul.default: torch.matmul,
-    aten.linear.default: linear,
+    aten.linear.default: torch.nn.functional.linear,
     aten.addmm.default: torch.addmm,
     aten.tanh.default: torch.tanh,
     aten.sigmoid.default: torch.sigmoid,

@@ -196,6 +196,7 @@ AFTER: dict[str, dict[str, Any]] = {
     "git": {"vision_config": SMALL_TOWER},
     "got_ocr2": {"vision_config": {**SMALL_TOWER, "output_channels": 16, "mlp_dim": 32, "global_attn_indexes": [1]}},
     "moss_transcribe_diarize": {"audio_config": {**SMALL_TOWER, "max_source_positions": 40}},
+    "perceiver": {"d_latents": 64, "d_model": 64, "num_latents": 16, "num_self_attends_per_block": 2},
     "phi4_multimodal": {
         "vision_config": {**SMALL_TOWER, "crop_size": 24},
         "audio_config": {
@@ -206,5 +207,6 @@ AFTER: dict[str, dict[str, Any]] = {
             "depthwise_separable_out_channel": 16,
         },
     },
+    "swin2sr": {"depths": [1, 1], "num_heads": [4, 4], "embed_dim": 64, "image_size": 16, "window_size": 4},
     "xmod": {"languages": ["en_XX", "de_DE"], "default_language": "en_XX"},
 }
