@@ -207,6 +207,7 @@ AFTER: dict[str, dict[str, Any]] = {
             "depthwise_separable_out_channel": 16,
         },
     },
+    "vibevoice_acoustic_tokenizer": {"num_filters": 8, "depths": [1, 1], "downsampling_ratios": [2], "hidden_size": 16},
     "swin2sr": {"depths": [1, 1], "num_heads": [4, 4], "embed_dim": 64, "image_size": 16, "window_size": 4},
     "xmod": {"languages": ["en_XX", "de_DE"], "default_language": "en_XX"},
 }
