@@ -1,8 +1,8 @@
 """Linear layers over a few rows, which is what writing a token at a small batch is.
 
 On a CPU the time of such a product is the time of reading the weight. Which product reads it fastest is the processor's and the
-library's, and no two shapes are alike: for 4 rows of float32 and a weight of 16000 x 1024, MKL takes 6.9 ms for x Wᵀ and 3.0 for
-(W xᵀ)ᵀ on one EPYC core, 16 and 14 on a Xeon, where oneDNN takes 7. So they are tried once for each shape.
+library's, and shapes differ: for 4 rows of float32 and a weight of 16000 x 1024, MKL takes 6.9 ms for x Wᵀ and 3.0 for (W xᵀ)ᵀ
+on one EPYC core; on a Xeon 5.1 and 7, and 3.8 for W in blocks. So they are tried once for each shape.
 
 Ranks may find different ones, and those differ in rounding. That is for parts that no other rank computes: what every rank
 computes alike must be equal to the bit.
@@ -10,16 +10,18 @@ computes alike must be equal to the bit.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from typing import TypeAlias
 
 import torch
 
-MOST_ROWS = 4
-MOST_VALUES = 4096  # 16 KiB of float32, half of a first-level cache
+MOST_ROWS = 8
+MOST_VALUES = 1 << 14  # 64 KiB of float32, a fraction of a second-level cache
 LEAST_WEIGHT = 1 << 16  # a smaller one stays in the cache, and Python takes longer than the product
-TRIES, WORTH = 3, 1.2  # the least time of so many counts; a smaller gain is chance
+BLOCK = 128  # outputs
+TRIES, WORTH = 5, 1.1  # the least time of so many counts; a smaller gain is chance
 
 Product: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
 _found: dict[tuple[int, torch.Size, int], Product] = {}
@@ -27,8 +29,10 @@ _found: dict[tuple[int, torch.Size, int], Product] = {}
 
 def linear(value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """`torch.nn.functional.linear`: (..., in) times (out, in) plus (out), by whichever product is fastest."""
-    if torch.compiler.is_compiling() or not _is_few(value, weight):
+    if not _is_few(value, weight):
         return torch.nn.functional.linear(value, weight, bias)
+    if torch.compiler.is_compiling():
+        return PRODUCTS[_choice(*weight.shape)](value, weight, bias)
     kind = value.numel() // weight.shape[1], weight.shape, torch.get_num_threads()
     product = _found.get(kind)
     if product is None:
@@ -45,6 +49,17 @@ def fastest(rows: int, weight: torch.Tensor) -> Product:
     return best if seconds[best] * WORTH < seconds[_plain] else _plain
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _choice(outputs: int, inputs: int) -> int:
+    """The fastest product for a weight of this size in a graph, which is for any few rows."""
+    return _tried(outputs, inputs, torch.get_num_threads())
+
+
+@functools.cache
+def _tried(outputs: int, inputs: int, threads: int) -> int:
+    return PRODUCTS.index(fastest(MOST_ROWS // 2, torch.ones(outputs, inputs)))
+
+
 def _plain(value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     return torch.nn.functional.linear(value, weight, bias)
 
@@ -55,11 +70,20 @@ def _turned(value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     return product.t().reshape(*value.shape[:-1], weight.shape[0])
 
 
-def _onednn(value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    return torch.ops.mkldnn._linear_pointwise(value, weight, bias, "none", [], "")
+def _blocked(value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """A block of outputs after the other, which is how much of a weight MKL otherwise mixes up on its way to the cache."""
+    rows, (outputs, inputs) = value.reshape(-1, weight.shape[1]), weight.shape
+    blocks, rest = outputs // BLOCK, outputs % BLOCK
+    cut = weight[: outputs - rest].view(blocks, BLOCK, inputs)
+    product = torch.bmm(rows.expand(blocks, *rows.shape), cut.transpose(1, 2)).transpose(0, 1).flatten(1)
+    if rest:
+        product = torch.cat([product, torch.nn.functional.linear(rows, weight[outputs - rest :])], 1)
+    if bias is not None:
+        product = product + bias
+    return product.view(*value.shape[:-1], outputs)
 
 
-PRODUCTS: tuple[Product, ...] = (_plain, _turned, *([_onednn] if torch.backends.mkldnn.is_available() else []))
+PRODUCTS: tuple[Product, ...] = (_plain, _turned, _blocked)
 
 
 def _seconds(product: Product, value: torch.Tensor, weight: torch.Tensor) -> float:

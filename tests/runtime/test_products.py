@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional
 
 from autotp.rewrite.direct import BINDINGS
@@ -23,16 +24,33 @@ def product(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return request.param
 
 
-@pytest.mark.parametrize("shape", [(1,), (2,), (4,), (2, 2), (4, 1), (5,), (3, 1, 1), ()])
+@pytest.mark.parametrize("shape", [(1,), (2,), (4,), (2, 2), (4, 1), (8,), (9,), (3, 1, 1), ()])
 @pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("outputs", [512, 515])
 @pytest.mark.usefixtures("product")
-def test_every_number_of_rows(shape: tuple[int, ...], biased: bool) -> None:
-    value, weight = torch.randn(*shape, 256), torch.randn(512, 256)
-    bias = torch.randn(512) if biased else None
+def test_every_number_of_rows(shape: tuple[int, ...], biased: bool, outputs: int) -> None:
+    value, weight = torch.randn(*shape, 256), torch.randn(outputs, 256)
+    bias = torch.randn(outputs) if biased else None
     got = products.linear(value, weight, bias)
     expected = functional.linear(value.double(), weight.double(), None if bias is None else bias.double())
     assert got.shape == expected.shape
     assert torch.allclose(got.double(), expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("chosen", range(len(products.PRODUCTS)))
+def test_a_graph_has_the_product_that_was_fastest(chosen: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One graph for any few rows, without a break."""
+    monkeypatch.setattr(products, "_tried", lambda *kind: chosen)
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("eager")
+    compiled = torch.compile(products.linear, backend=counter, fullgraph=True)
+    weight, bias = torch.randn(512, 256), torch.randn(512)
+    for rows in (4, 2, 5, 6):
+        value = torch.randn(rows, 1, 256)
+        assert torch.allclose(compiled(value, weight, bias), functional.linear(value, weight, bias), rtol=0, atol=1e-4)
+    assert counter.frame_count == 2  # one number of rows, and any
+    called = {node.target for graph in counter.graphs for node in graph.graph.nodes}
+    assert bool({torch.addmm, torch.bmm} & called) == (chosen > 0)
 
 
 def test_products_are_tried_once_for_each_shape_and_draw_no_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +68,7 @@ def test_products_are_tried_once_for_each_shape_and_draw_no_random_numbers(monke
 
 def test_the_fastest_is_taken_and_a_little_faster_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = torch.ones(512, 256)
-    for gain, chosen in ((2.0, products._turned), (1.1, products._plain)):
+    for gain, chosen in ((2.0, products._turned), (1.05, products._plain)):
         seconds = dict.fromkeys(products.PRODUCTS, 1.0) | {products._turned: 1 / gain}
         monkeypatch.setattr(products, "_seconds", lambda product, value, weight, seconds=seconds: seconds[product])
         assert products.fastest(4, weight) is chosen
@@ -60,8 +78,8 @@ def test_the_fastest_is_taken_and_a_little_faster_is_not_enough(monkeypatch: pyt
     ("value", "weight"),
     [
         (torch.randn(1, 256), torch.randn(512, 256)),
-        (torch.randn(5, 256), torch.randn(512, 256)),
-        (torch.randn(4, 2048), torch.randn(512, 2048)),  # the rows do not fit the cache
+        (torch.randn(9, 256), torch.randn(512, 256)),
+        (torch.randn(8, 4096), torch.randn(32, 4096)),  # the rows do not fit the cache
         (torch.randn(4, 32), torch.randn(32, 32)),  # the weight does
         (torch.randn(4, 256), torch.randn(256, 512).t()),
         (torch.randn(4, 256).double(), torch.randn(512, 256).double()),

@@ -209,5 +209,12 @@ AFTER: dict[str, dict[str, Any]] = {
     },
     "vibevoice_acoustic_tokenizer": {"num_filters": 8, "depths": [1, 1], "downsampling_ratios": [2], "hidden_size": 16},
     "swin2sr": {"depths": [1, 1], "num_heads": [4, 4], "embed_dim": 64, "image_size": 16, "window_size": 4},
+    "vjepa2": {
+        "frames_per_clip": 4,
+        "crop_size": 32,
+        "patch_size": 8,
+        "pred_hidden_size": 48,
+        "pred_num_hidden_layers": 2,
+    },
     "xmod": {"languages": ["en_XX", "de_DE"], "default_language": "en_XX"},
 }
