@@ -215,7 +215,7 @@ def join_ranks(model: nn.Module, ranks: Ranks) -> None:
     refuse_misuse(model, ranks)
     keep_checkpointing(model)
     say_whole_sizes(model)
-    ranks.share_random_state()  # dropout of what is whole draws the same on all ranks
+    ranks.share_random_state(by_store=True)  # dropout of what is whole draws the same on all ranks
     attach(model)
 
 

@@ -81,16 +81,19 @@ def place(
     The ranks meet twice: when all have opened the checkpoint and agree on a plan, and when all have read.
     """
     opened, found = _Later(opening), _Later(lambda: survey(opened().model, examples_for(opened().model, None), rules))
+    dense = _Later(lambda: skeleton(opened().model))
 
     def choose() -> str:
         chosen = _given(opened(), plan, ranks.size)
         if chosen is None and ranks.rank == 0:
             model = opened().model
             chosen = cached_plan(model, ranks.size, rules, lambda: make_plan(model, found(), ranks.size))
+        elif ranks.rank:
+            dense()  # meanwhile
         return "" if chosen is None else chosen.to_json()
 
     plan = _agreed(share(ranks, LOAD, choose, ARRIVE_S))
-    model, dense = opened().model, skeleton(opened().model)
+    model, structure = opened().model, dense()
     compilers = make_compilers(plan, found.value, rules)
 
     def read() -> str:
@@ -107,7 +110,7 @@ def place(
         report(loading(model), read_by)
     join_ranks(model, ranks)
     if found.value is None:
-        _SurveyLater(dense, plan, rules, compilers).attach(model)
+        _SurveyLater(structure, plan, rules, compilers).attach(model)
     return model
 
 

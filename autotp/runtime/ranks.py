@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -118,9 +119,10 @@ class Ranks:
         """The distributed tensor of which this rank holds a part, `size` long along a dim and cut evenly from the start."""
         raise UsageError("only ranks that are processes have distributed tensors; plan with gather_logits=True")
 
-    def share_random_state(self) -> None:
-        """Give this rank's generators the state that those of the group's first rank have. Ranks that are threads of one
-        process draw from the same ones already."""
+    def share_random_state(self, *, by_store: bool = False) -> None:
+        """Give this rank's generators the state that those of the group's first rank have, by a collective or, where no
+        group of collectives is needed yet, by the store that the ranks met at. Ranks that are threads of one process draw
+        from the same ones already."""
 
     @property
     def device(self) -> torch.device:
@@ -204,14 +206,20 @@ class ProcessRanks(Ranks):
         group = self.group((Factor(self.size, 1),))
         return DeviceMesh.from_group(group, self.device.type, mesh=self.line, mesh_dim_names=("tp",))
 
-    def share_random_state(self) -> None:
-        self._share(torch.get_rng_state, torch.set_rng_state)
-        if self.device.type == "cuda":
-            self._share(torch.cuda.get_rng_state, torch.cuda.set_rng_state)
-
-    def _share(self, get: Callable[[], torch.Tensor], put: Callable[[torch.Tensor], None]) -> None:
-        if self.size > 1:
-            put(self._all_gather(get().to(self.device), (Factor(self.size, 1),))[0].cpu())
+    def share_random_state(self, *, by_store: bool = False) -> None:
+        on_gpu = self.device.type == "cuda"
+        states = [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if on_gpu else [])]
+        if by_store:
+            text = json.dumps([state.tolist() for state in states]) if self.rank == 0 else ""
+            patience = _timeout_of(dist.group.WORLD).total_seconds()
+            said = self.exchange(text, "the function that makes the model parallel", patience)
+            states = [torch.tensor(state, dtype=torch.uint8) for state in json.loads(said[0])]
+        elif self.size > 1:
+            everybody: Factors = (Factor(self.size, 1),)
+            states = [self._all_gather(state.to(self.device), everybody)[0].cpu() for state in states]
+        torch.set_rng_state(states[0])
+        for state in states[1:]:
+            torch.cuda.set_rng_state(state)
 
     def group(self, factors: Factors) -> dist.ProcessGroup:
         """The process group along some factors; made at first use, which all ranks reach together."""
@@ -248,7 +256,7 @@ class ProcessRanks(Ranks):
             raise UsageError(
                 f"{what} was not called by ranks {absent} within {timeout_s:.0f} s; every rank must call it"
             ) from None
-        texts = [store.get(key).decode() for key in keys]
+        texts = [text.decode() for text in store.multi_get(keys)]
         store.delete_key(f"{number - 1}/{self.rank}")  # everybody is here, so nobody reads that any more
         return texts
 
