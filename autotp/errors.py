@@ -58,6 +58,12 @@ class RankError(AutotpError):
     exit_code = 1
 
 
+def in_one_line(error: BaseException) -> str:
+    """What somebody else's code raised: its kind and the first line of its message."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` for the known word closest to `word`, or the known words when none is close."""
     options = sorted(known)

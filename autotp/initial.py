@@ -14,7 +14,7 @@ from .checkpoint.agree import share, together
 from .checkpoint.full import state_of
 from .checkpoint.load import parts_of, put
 from .checkpoint.tape import Place, Tape, record
-from .errors import UsageError
+from .errors import UsageError, in_one_line
 from .huggingface import models
 from .rewrite.apply import Parallel
 from .runtime.slices import take
@@ -138,9 +138,7 @@ def _recorded(build: Callable[[], nn.Module], kind: str, seed: int) -> tuple[nn.
     try:
         return record(build, seed)
     except Exception as error:
-        raise UsageError(
-            MSG_FAILS.format(kind=kind, error=f"{type(error).__name__}: {error}".splitlines()[0])
-        ) from error
+        raise UsageError(MSG_FAILS.format(kind=kind, error=in_one_line(error))) from error
 
 
 def _tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

@@ -22,7 +22,7 @@ from .boundaries import with_boundaries
 from .capture.grouped import GroupedProducts
 from .capture.opaque import copy_opaque, tensors_of
 from .checkpoint.full import full_gradients
-from .errors import VerificationError
+from .errors import UsageError, VerificationError, in_one_line
 from .huggingface import models
 from .planner.make import make_plan
 from .planner.plan import Plan
@@ -33,6 +33,7 @@ from .runtime.sequence import made_whole
 from .runtime.simulate import simulate
 
 TOLERANCE = 1e-9
+MSG_DENSE = "{kind} itself, not cut, fails on the inputs it is verified with ({error}); give others as example"
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,10 @@ def verify(
         example: for a module not from transformers the arguments of one forward, on real tensors.
         sequence_parallel, rules: as for `autotp.plan`; a given plan says the first itself.
         seed: of random weights, inputs and output weights.
+
+    Raises:
+        UsageError: the dense model fails on the example inputs, or an argument is wrong.
+        PlanError: the plan is for another model or another number of ranks.
     """
     verifier = Verifier(model, example=example, rules=rules, seed=seed)
     check_size(tp)
@@ -160,7 +165,10 @@ class Verifier:
         # A copy runs, since a model may keep something of a call, and every run is to begin with the same one.
         dense = copy.deepcopy(self.dense)
         with _calls(dense, [unit.path for unit in self.found.units]) as self.calls:
-            self.outputs, self.gradients = _run(dense, self.call, seed, self.paths)
+            try:
+                self.outputs, self.gradients = _run(dense, self.call, seed, self.paths)
+            except Exception as error:  # whatever the model's own code says to its inputs
+                raise UsageError(MSG_DENSE.format(kind=type(dense).__name__, error=in_one_line(error))) from error
 
     def plan(self, tp: int, *, sequence_parallel: bool = False) -> Plan:
         """The best plan of the model for so many ranks."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from transformers import LlamaConfig
 
 import autotp
 from autotp.errors import AutotpError, PlanError, UsageError
@@ -50,6 +51,16 @@ def test_a_model_is_something_known() -> None:
 def test_a_plain_module_needs_an_example() -> None:
     with pytest.raises(UsageError, match="example="):
         autotp.plan(nn.Linear(4, 4), 2)
+
+
+def test_a_configuration_that_no_model_can_be_built_of_is_one_line() -> None:
+    with pytest.raises(UsageError, match=r"transformers cannot build a model of this LlamaConfig: [^\n]+$"):
+        autotp.plan(LlamaConfig(hidden_act="no such function"), tp=2)
+
+
+def test_a_model_that_fails_by_itself_is_not_blamed_on_the_plan() -> None:
+    with pytest.raises(UsageError, match=r"Linear itself, not cut, fails .*RuntimeError.*give others as example$"):
+        autotp.verify(nn.Linear(4, 8), 2, example=torch.ones(2, 3))
 
 
 def test_rules_folder_must_exist() -> None:

@@ -55,7 +55,7 @@ def _unify_products(left: Product, right: Product) -> None:
         if x.size == y.size:
             unify(x, y)
             continue
-        if y.size % x.size:
+        if x.size == 0 or y.size % x.size:
             raise CannotUnify(f"{x.size} does not divide {y.size}")
         major = axis(y.size // x.size)
         unify(y, Product((major, x)))
@@ -94,7 +94,7 @@ def _distribute(product: Product, total: Sum) -> None:
     """(M · m) = [p + q + ..]: M is itself a sum, and every segment holds a part of M times the same minor m."""
     for cut in range(1, len(product.parts)):
         minor = Product(product.parts[cut:])
-        if all(part.size % minor.size == 0 for part in total.parts):
+        if minor.size and all(part.size % minor.size == 0 for part in total.parts):
             majors = tuple(axis(part.size // minor.size) for part in total.parts)
             for part, major in zip(total.parts, majors, strict=True):
                 unify(part, Product((major, minor)))

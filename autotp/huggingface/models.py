@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedMode
 from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from ..errors import UsageError, nearest
+from ..errors import AutotpError, UsageError, in_one_line, nearest
 from . import attention as attention  # its table is known from here on
 from . import experts as experts  # and this one
 
@@ -105,11 +105,18 @@ def resolve(source: Any) -> nn.Module:
     """The module a user means; one without weights for anything that is not a module. Raises UsageError for nothing known."""
     if isinstance(source, nn.Module):
         return source
-    if isinstance(source, PretrainedConfig):
-        return build_model(source)
     if isinstance(source, (str, Path)):
-        return build_model(config_of(source))
-    raise UsageError(f"a model is a module, a configuration, a folder or a type name, not {type(source).__name__}")
+        source = config_of(source)
+    if not isinstance(source, PretrainedConfig):
+        raise UsageError(f"a model is a module, a configuration, a folder or a type name, not {type(source).__name__}")
+    try:
+        return build_model(source)
+    except AutotpError:
+        raise
+    except Exception as error:  # whatever the model's own code says to the configuration
+        raise UsageError(
+            f"transformers cannot build a model of this {type(source).__name__}: {in_one_line(error)}"
+        ) from error
 
 
 def is_transformers_model(model: object) -> bool:

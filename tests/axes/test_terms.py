@@ -135,6 +135,8 @@ def test_a_sum_inside_a_product_is_found_from_both_sides() -> None:
         (product(4, 3), product(3, 4), "3 does not divide 4"),
         (product(2, 5), total(3, 7), "no common minor factor"),
         (product(2, 12), total(6, 18), "no common minor factor"),
+        (product(4, 0), product(0, 2), "0 does not divide 2"),
+        (product(4, 0), total(0, 0), "no common minor factor"),
     ],
     ids=str,
 )

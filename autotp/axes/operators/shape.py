@@ -92,7 +92,8 @@ def repeat(call: Call) -> Fact:
     """The whole dim n times: the dim becomes (n · dim), n created here."""
     dims, after = call.dims(call.get("self")), call.shape()
     dims = (ONE,) * (len(after) - len(dims)) + dims
-    copies = [axis(size // dim.size) for size, dim in zip(after, dims, strict=True)]
+    # Of nothing there are as many copies as one likes.
+    copies = [axis(size // dim.size if dim.size else 1) for size, dim in zip(after, dims, strict=True)]
     return call.layout_fact(tuple(Product((copy, dim)) for copy, dim in zip(copies, dims, strict=True)), creates=copies)
 
 
