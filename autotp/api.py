@@ -206,16 +206,16 @@ def parallelize_again(model: nn.Module, example: Any, folders: tuple[Path, ...])
     say_whole_sizes(model)
 
 
-def join_ranks(model: nn.Module, ranks: Ranks) -> None:
+def join_ranks(model: nn.Module, ranks: Ranks, *, by_store: bool = False) -> None:
     """What a parallel model's own methods need to know of its ranks: `generate`, `state_dict`, `load_state_dict`,
-    `gradient_checkpointing_enable`; what it cannot record; and one state of random numbers."""
+    `gradient_checkpointing_enable`; what it cannot record; and one state of random numbers, for `by_store` see there."""
     if models.can_generate(model):
         keep_in_step(model, ranks)
     refuse_recordings(model)
     refuse_misuse(model, ranks)
     keep_checkpointing(model)
     say_whole_sizes(model)
-    ranks.share_random_state(by_store=True)  # dropout of what is whole draws the same on all ranks
+    ranks.share_random_state(by_store=by_store)  # dropout of what is whole draws the same on all ranks
     attach(model)
 
 

@@ -108,7 +108,7 @@ def place(
     read_by = [int(text) for text in share(ranks, LOAD, read)]
     if ranks.rank == 0:
         report(loading(model), read_by)
-    join_ranks(model, ranks)
+    join_ranks(model, ranks, by_store=True)
     if found.value is None:
         _SurveyLater(structure, plan, rules, compilers).attach(model)
     return model

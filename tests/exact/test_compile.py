@@ -100,7 +100,7 @@ def compare(name: str, kinds: list[str]) -> dict[str, Compiled]:
     [
         ("llama", ["forward", "decode, a static cache"]),
         pytest.param("llama", ["decode, a cache that grows", "training step"], marks=pytest.mark.sweep),
-        ("bloom", ["forward"]),
+        pytest.param("bloom", ["forward"], marks=pytest.mark.sweep),
     ],
 )
 def test_compiled_models_are_exact_and_whole_graphs(name: str, kinds: list[str]) -> None:

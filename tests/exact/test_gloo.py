@@ -26,7 +26,7 @@ EXAMPLES = ("nano_gpt", "mlp_classifier", "two_towers")
 ALL = (*FAMILIES, "qwen2_moe", "gpt_oss", *EXAMPLES)
 # Fewer heads than ranks, fused and tied, parallel with one head, low-rank, full-width norms, an encoder, experts (apart).
 SAMPLE = {
-    2: ("phi3", "gpt2", "falcon_multi_query", "deepseek_v2", "olmo2", "gpt_oss", "two_towers"),
+    2: ("phi3", "gpt2", "deepseek_v2", "gpt_oss", "two_towers"),
     4: ("llama", "gpt_oss"),
 }
 

@@ -25,7 +25,7 @@ from tests.families import WRITERS
 
 NEW = 64
 # Fewer heads than ranks, one head for all, a bias by position, two kinds of layers, a short window, an encoder beside it.
-SAMPLE = {2: ("gpt_bigcode", "mistral", "t5"), 4: ("gemma3_text",)}
+SAMPLE = {2: ("mistral", "t5"), 4: ("gemma3_text",)}
 
 
 @dataclass(frozen=True)
