@@ -8,6 +8,7 @@ steps and sends 2B (Sanders, Speck and Träff, 2009). docs/cost.md has the whole
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -87,7 +88,7 @@ class Workload:
 
 class Sizing:
     """Numbers of elements as formulas in the sizes of a unit's inputs: `b` (batch, the first dim), `s` (sequence, the
-    second), further letters for further dims."""
+    second), further letters for further dims. Streams that are stacked before the batch do not count."""
 
     LETTERS = "bsnmkl"
 
@@ -96,7 +97,8 @@ class Sizing:
         self.letters: dict[Any, sympy.Symbol] = {}
         values = [node.meta.get("val") for node in graph.nodes]
         for value in (value for value in values if isinstance(value, torch.Tensor)):
-            for dim, size in enumerate(value.shape):
+            stacked = itertools.takewhile(lambda size: isinstance(size, int) and size > 1, value.shape)
+            for dim, size in enumerate(value.shape[len(list(stacked)) :]):
                 symbols: set[Any] = set() if isinstance(size, int) else size.node.expr.free_symbols
                 for symbol in sorted(symbols, key=str):
                     letter = self.LETTERS[min(dim, len(self.LETTERS) - 1)]

@@ -9,6 +9,9 @@ from torch import nn
 import autotp
 from autotp.errors import UsageError
 from autotp.planner.cost import Hardware, hardware, hardware_presets, wire_bytes
+from autotp.planner.make import make_plan
+from autotp.planner.plan import CollectivePlan
+from autotp.planner.survey import survey
 from tests.families import FAMILIES
 
 NODE = Hardware("node", 8, tflops_bf16=1, memory_gib=1, memory_gbps=1, link_gbps=100, latency_us=5)
@@ -134,3 +137,26 @@ def test_formulas_of_packed_and_grouped_batches_have_numbers() -> None:
 
     plan = autotp.plan(Clips(), 2, example=torch.randn(8, 3, 8, requires_grad=True))
     assert {c.seconds > 0 for c in plan.units[0].collectives} == {True}
+
+
+def test_stacked_streams_are_no_batch() -> None:
+    """Four streams of a text are four times its tokens, not a batch of four texts as long as they are many."""
+
+    class Streams(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+
+        def forward(self, streams: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = streams + self.down(self.up(streams).relu())
+            return y
+
+    def on(*stacks: int) -> tuple[CollectivePlan, ...]:
+        model = Streams()
+        calls = [torch.randn(*stacks, *size, 8, requires_grad=True) for size in ((3, 7), (5, 11))]
+        return make_plan(model, survey(model, [((call,), {}) for call in calls]), 2).units[0].collectives
+
+    stacked, plain = on(4), on()
+    assert [c.elements for c in stacked] == ["32·b·s"] * 2
+    assert [c.elements for c in plain] == ["8·b·s"] * 2
+    assert [c.wire_bytes for c in stacked] == [4 * c.wire_bytes for c in plain]
