@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from ..axes.layout import Layout, is_padded, ordered
+from ..axes.layout import Layout, factors_of, is_even, is_padded, ordered, parts_of
 from .collectives import gather, lookup, reduce
 from .products import linear
 from .ranks import Ranks
@@ -21,13 +21,15 @@ from .slices import keep_padding_zero
 class ParallelLayer(nn.Module):
     """Shared by all parallel layers: the layouts of the parameters and this rank's place.
 
-    `transposed` layers keep their weight as (in, out), the others as (out, in).
+    `transposed` layers keep their weight as (in, out), the others as (out, in). `apart` says that no other rank holds any of
+    this part of the weight, and so computes anything that must be equal to the bit.
     """
 
     ranks: Ranks
     layouts: dict[str, Sequence[Layout]]
     padded: frozenset[str]
     transposed: bool
+    apart: bool
 
     @staticmethod
     def become(
@@ -37,14 +39,15 @@ class ParallelLayer(nn.Module):
         module.__class__ = _both(kind, type(module))
         padded = frozenset(name for name, own in layouts.items() if any(map(is_padded, own)))
         transposed = module.__dict__.get("transposed", False)
-        module.__dict__.update(ranks=ranks, layouts=layouts, padded=padded, transposed=transposed)
+        apart = _is_apart(layouts.get("weight", ()), ranks.size)
+        module.__dict__.update(ranks=ranks, layouts=layouts, padded=padded, transposed=transposed, apart=apart)
 
     @staticmethod
     def undo(module: nn.Module) -> None:
         """Give a layer its dense class back; its parameters stay this rank's."""
         if isinstance(module, ParallelLayer):
             module.__class__ = type(module).__bases__[1]
-            for name in ("ranks", "layouts", "padded", "transposed"):
+            for name in ("ranks", "layouts", "padded", "transposed", "apart"):
                 del module.__dict__[name]
 
     def local(self, name: str) -> torch.Tensor | None:
@@ -59,11 +62,20 @@ class ParallelLayer(nn.Module):
         assert weight is not None
         return weight.t() if self.transposed else weight
 
+    def product(self, value: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """The value times the weight, plus the bias."""
+        return (linear if self.apart else torch.nn.functional.linear)(value, self.weight_as_out_in(), bias)
+
     def extra_repr(self) -> str:
         weight = getattr(self, "weight", None)
         held = tuple(weight.shape) if isinstance(weight, torch.Tensor) else ()
         layouts = ", ".join(str(layout) for layout in self.layouts.get("weight", ()))
         return f"local={held}, weight=[{layouts}], rank={self.ranks.rank} of {self.ranks.size}"
+
+
+def _is_apart(layouts: Sequence[Layout], size: int) -> bool:
+    over = frozenset(factor for layout in layouts for factor in factors_of(layout))
+    return parts_of(ordered(over)) == size and all(is_even(layout) for layout in layouts if factors_of(layout))
 
 
 _made: dict[tuple[type, type], type[ParallelLayer]] = {}
@@ -80,7 +92,7 @@ class ColumnParallelLinear(ParallelLayer):
     """Holds some of the outputs; the input is whole, the output this rank's slice."""
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
-        return linear(value, self.weight_as_out_in(), self.local("bias"))
+        return self.product(value, self.local("bias"))
 
 
 class RowParallelLinear(ParallelLayer):
@@ -90,7 +102,7 @@ class RowParallelLinear(ParallelLayer):
     """
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
-        return linear(value, self.weight_as_out_in())
+        return self.product(value)
 
 
 class VocabParallelEmbedding(ParallelLayer):

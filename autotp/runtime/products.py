@@ -43,7 +43,7 @@ def linear(value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None 
 def fastest(rows: int, weight: torch.Tensor) -> Product:
     """The product that takes the least time here for so many rows and this weight."""
     with torch.inference_mode():
-        value = torch.ones(rows, weight.shape[1])
+        value = torch.ones(rows, weight.shape[1], dtype=torch.float32, device="cpu")
         seconds = {product: _seconds(product, value, weight) for product in PRODUCTS}
     best = min(PRODUCTS, key=seconds.__getitem__)
     return best if seconds[best] * WORTH < seconds[_plain] else _plain
@@ -57,7 +57,7 @@ def _choice(outputs: int, inputs: int) -> int:
 
 @functools.cache
 def _tried(outputs: int, inputs: int, threads: int) -> int:
-    return PRODUCTS.index(fastest(MOST_ROWS // 2, torch.ones(outputs, inputs)))
+    return PRODUCTS.index(fastest(MOST_ROWS // 2, torch.ones(outputs, inputs, dtype=torch.float32, device="cpu")))
 
 
 def _plain(value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -71,7 +71,7 @@ def _turned(value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 
 
 def _blocked(value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """A block of outputs after the other, which is how much of a weight MKL otherwise mixes up on its way to the cache."""
+    """As one batched product, of blocks of outputs."""
     rows, (outputs, inputs) = value.reshape(-1, weight.shape[1]), weight.shape
     blocks, rest = outputs // BLOCK, outputs % BLOCK
     cut = weight[: outputs - rest].view(blocks, BLOCK, inputs)

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional
 
+from autotp.api import examples_for
+from autotp.huggingface.models import build_model
+from autotp.planner.make import make_plan
+from autotp.planner.survey import survey
+from autotp.rewrite.apply import apply_plan, make_compilers
 from autotp.rewrite.direct import BINDINGS
 from autotp.runtime import products
+from autotp.runtime.layers import ParallelLayer
 from autotp.runtime.products import Product
+from autotp.runtime.ranks import Ranks
+from tests.families import FAMILIES
 
 
 @pytest.fixture(autouse=True)
@@ -98,3 +108,20 @@ def test_what_every_rank_computes_alike_is_computed_by_one_product() -> None:
     """A router that chose other experts on each rank for a difference in rounding would be wrong, silently."""
     assert BINDINGS[torch.ops.aten.linear.default] is functional.linear
     assert products.linear not in BINDINGS.values()
+
+
+def test_a_part_that_several_ranks_hold_is_computed_by_one_product_too() -> None:
+    """With two heads of keys, each is on two of four ranks."""
+    model: Any = build_model(FAMILIES["llama"].config())
+    found = survey(model, examples_for(model, None))
+    plan = make_plan(model, found, 4)
+    apply_plan(model, plan, Ranks(0, 4), make_compilers(plan, found))
+    layers = {path.rpartition(".")[2]: part for path, part in model.named_modules() if isinstance(part, ParallelLayer)}
+    assert {name for name, layer in layers.items() if not layer.apart} == {"k_proj", "v_proj"}
+    assert {name for name, layer in layers.items() if layer.apart} >= {
+        "q_proj",
+        "o_proj",
+        "up_proj",
+        "down_proj",
+        "lm_head",
+    }
