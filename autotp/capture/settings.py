@@ -28,7 +28,8 @@ class Settings:
         self, module: nn.Module, twin: nn.Module, positions: Collection[tuple[str, str]], first: str | None = None
     ) -> None:
         self.fits = [path for path, _ in module.named_modules()] == [path for path, _ in twin.named_modules()]
-        self.children = [(part._modules, tuple(part._modules.values())) for part in module.modules()]
+        self.parents = [(part._modules, tuple(part._modules.values())) for part in module.modules() if part._modules]
+        self.leaves = [part._modules for part in module.modules() if not part._modules]
         self.names = [
             (path, name)
             for path, part in (twin.named_modules() if self.fits else ())
@@ -45,7 +46,9 @@ class Settings:
 
     def same_modules(self) -> bool:
         """Returns if no module was put in, taken out or replaced."""
-        return self.fits and all(tuple(now.values()) == before for now, before in self.children)
+        if not self.fits or any(self.leaves):
+            return False
+        return all(tuple(now.values()) == before for now, before in self.parents)
 
     def variant(self) -> str:
         """What tells the present settings from the first ones; empty if nothing does."""

@@ -15,6 +15,7 @@ from .handles import HandleGuard, HandleRead
 from .opaque import CONSTANTS, Position
 
 _CONTAINERS = (list, tuple, dict)
+_CONSTANTS = (*CONSTANTS, type, Position)
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,11 @@ def _first_parameter(module: nn.Module) -> nn.Parameter | None:
     for parameter in module._parameters.values():
         if parameter is not None:
             return parameter
-    return next((found for child in module.children() if (found := _first_parameter(child)) is not None), None)
+    for child in module._modules.values():
+        found = None if child is None else _first_parameter(child)
+        if found is not None:
+            return found
+    return None
 
 
 def _autocast(device: str) -> torch.dtype | None:
@@ -127,13 +132,13 @@ def call_site(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any
         if isinstance(leaf, torch.Tensor):
             leaves.append(_slot("tensor", len(tensors)))
             tensors.append(leaf)
-            small = tuple(size if size < 2 else None for size in leaf.shape)
+            small = tuple([size if size < 2 else None for size in leaf.shape])
             key.append((leaf.dtype, leaf.device, leaf.requires_grad, small))
         elif type(leaf) is int:
             leaves.append(_slot("number", len(numbers)))
             numbers.append(leaf)
             key.append(int)
-        elif isinstance(leaf, (*CONSTANTS, type, Position)) or callable(leaf):
+        elif isinstance(leaf, _CONSTANTS) or callable(leaf):
             leaves.append(leaf)
             key.append(leaf)
         else:
