@@ -187,6 +187,9 @@ WHOLE["qwen4_exp"] = {"text_config": WHOLE["qwen4_exp_text"]}
 # The part for images or sounds of a model that is called with text alone: so small that it does not count.
 SMALL_TOWER = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "image_size": 12, "patch_size": 4}
 
+# A tokenizer of sounds whose stages would take gigabytes.
+SOUND = {"num_filters": 8, "depths": [1, 1], "downsampling_ratios": [2], "hidden_size": 16}
+
 # On top of the small configuration; a nested configuration's settings are a dict.
 AFTER: dict[str, dict[str, Any]] = {
     "big_bird": {"attention_type": "original_full"},  # a short text makes it take this one by itself
@@ -207,7 +210,11 @@ AFTER: dict[str, dict[str, Any]] = {
             "depthwise_separable_out_channel": 16,
         },
     },
-    "vibevoice_acoustic_tokenizer": {"num_filters": 8, "depths": [1, 1], "downsampling_ratios": [2], "hidden_size": 16},
+    "vibevoice": {"audio_config": SOUND, "semantic_model_config": SOUND},
+    "vibevoice_acoustic_tokenizer": SOUND,
+    "vibevoice_acoustic_tokenizer_decoder": SOUND,
+    "vibevoice_acoustic_tokenizer_encoder": SOUND,
+    "vibevoice_asr": {"acoustic_tokenizer_encoder_config": SOUND, "semantic_tokenizer_encoder_config": SOUND},
     "swin2sr": {"depths": [1, 1], "num_heads": [4, 4], "embed_dim": 64, "image_size": 16, "window_size": 4},
     "vjepa2": {
         "frames_per_clip": 4,
