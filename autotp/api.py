@@ -208,7 +208,7 @@ def parallelize_again(model: nn.Module, example: Any, folders: tuple[Path, ...])
 
 def join_ranks(model: nn.Module, ranks: Ranks, *, by_store: bool = False) -> None:
     """What a parallel model's own methods need to know of its ranks: `generate`, `state_dict`, `load_state_dict`,
-    `gradient_checkpointing_enable`; what it cannot record; and one state of random numbers, for `by_store` see there."""
+    `gradient_checkpointing_enable`; what it cannot record; and one state of random numbers, by the store if `by_store`."""
     if models.can_generate(model):
         keep_in_step(model, ranks)
     refuse_recordings(model)

@@ -24,7 +24,7 @@ def _own_plans(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--sweep", action="store_true", help="every family on real ranks, and more random cases")
+    parser.addoption("--sweep", action="store_true", help="only what `make test` has a sample of, and all of that")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

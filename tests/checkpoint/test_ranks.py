@@ -293,3 +293,17 @@ def test_a_state_dict_has_dense_shapes_and_goes_back_in(tmp_path: Path) -> None:
         assert found["refused"][0] == "UsageError"
         assert "autotp.full_state_dict(model) for whole tensors" in found["refused"][1]
         assert found["address"][0] == "UsageError"
+
+
+def draw_after_loading(folder: Path) -> torch.Tensor:
+    torch.manual_seed(dist.get_rank())
+    autotp.from_pretrained(folder)
+    return torch.rand(4)
+
+
+def test_ranks_that_have_loaded_draw_the_same_numbers(tmp_path: Path) -> None:
+    """The first rank's, so that dropout of what is whole is the same on all."""
+    write("llama", tmp_path)
+    torch.manual_seed(0)
+    expected = torch.rand(4)
+    assert all(torch.equal(drawn, expected) for drawn in run_ranks(draw_after_loading, 2, tmp_path))
