@@ -23,7 +23,7 @@ from ..planner.plan import CollectivePlan, ParameterPlan, Plan, UnitPlan
 
 _NUMBER = re.compile(r"\.\d+(?=\.|$)")
 COLUMN, ROW, TABLE, HIDDEN = "column", "row", "vocabulary", "hidden"
-_EXPERTS, _LATENT = "moe_tp_experts", "mla_kv_a_proj"
+_EXPERTS, _LATENT, _SUMMED = "moe_tp_experts", "mla_kv_a_proj", "all_reduce"
 _IN, _OUT, _ROTATED, _CHOSEN = "in", "out", "rotated", "chosen"
 
 # Style -> how it cuts the weight, and its collectives on an activation: kind, phase, and whose features they are on: those
@@ -41,6 +41,7 @@ _STYLES: Mapping[str, tuple[str, tuple[tuple[str, str, str], ...]]] = {
     "packed_rowwise": (ROW, (_SUM,)),
     _LATENT: ("", (("all_reduce", "backward", _ROTATED),)),
     _EXPERTS: ("", (_SUM, _ENTER, ("all_reduce", "backward", _CHOSEN))),
+    _SUMMED: ("", (_SUM,)),
     "moe_identity_expert": ("", ()),
     "local_params": ("", ()),
     "embedding_rowwise": (TABLE, (_SUM,)),
@@ -130,6 +131,8 @@ class _Importer:
         features = self._features_of_experts(path, module, style) if style == _EXPERTS else _features(module)
         if style == _LATENT:
             features[_ROTATED] = self._setting(path, style, "qk_rope_head_dim")
+        if style == _SUMMED:
+            features[_OUT] = self._setting(path, style, "hidden_size")
         for kind, phase, whose in _STYLES[style][1]:
             if features[whose]:
                 yield self._collective(kind, phase, "activation", name, features[whose], "·b·s")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,13 +59,13 @@ class CountSent(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def count(names: tuple[str, ...]) -> dict[str, tuple[dict[str, int], dict[str, int]]]:
+def count(names: tuple[str, ...], styles: Mapping[str, str] | None = None) -> dict[str, tuple[dict[str, int], dict[str, int]]]:
     """Bytes that transformers sends forward and backward; runs on a rank."""
     found = {}
     for name in names:
         model = build_model(config(name), meta=False).eval()
         mesh = init_device_mesh("cpu", (2,))
-        model = apply_tensor_parallelism(model, mesh, model._expand_parallel_plan(own_styles(model)))
+        model = apply_tensor_parallelism(model, mesh, model._expand_parallel_plan(dict(styles or own_styles(model))))
         with CountSent() as forward:
             logits = model(torch.randint(3, 60, (BATCH, SEQUENCE)), use_cache=False).logits
         with CountSent() as backward:
@@ -90,6 +91,16 @@ def test_what_transformers_sends_is_predicted() -> None:
             theirs, _ = study.against(study.plan(2), "tp_plan")
             assert forward == predicted(theirs, "forward"), name
             assert backward == predicted(theirs, "backward"), name
+
+
+def test_the_sum_over_a_whole_module_is_predicted() -> None:
+    styles = {"model.layers.*.mlp": "all_reduce"}
+    study = Study(config("llama"))
+    study.module._tp_plan = styles
+    theirs, _ = study.against(study.plan(2), "tp_plan")
+    for counted in run_ranks(count, 2, ("llama",), styles):
+        assert counted["llama"] == (predicted(theirs, "forward"), predicted(theirs, "backward"))
+        assert counted["llama"][0]
 
 
 def block(plan: Plan, phase: str) -> float:
