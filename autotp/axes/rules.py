@@ -15,7 +15,7 @@ from ..errors import RuleError, nearest
 from .call import Call, is_tensor
 from .facts import Fact
 from .function import FunctionRule, parse_function
-from .signature import parse_signature
+from .signature import Signature, parse_signature
 
 Rule: TypeAlias = Callable[[Call], Fact]
 
@@ -134,10 +134,14 @@ def operator_rules(folders: tuple[Path, ...] = ()) -> Mapping[str, Rule]:
 
 
 def rule_for(call: Call, rules: Mapping[str, Rule]) -> Rule:
-    """The rule of a call: by name, else PyTorch's own element-wise tag, else none."""
-    target = call.node.target
-    if call.name in rules:
-        return rules[call.name]
+    """The rule of a call: by name, else PyTorch's own element-wise tag, else none.
+
+    Other objects may have a method of the same name that is something else: a rule is for those that it fits.
+    """
+    target, rule = call.node.target, rules.get(call.name)
+    if rule is not None:
+        other = "opaque" in call.node.meta and isinstance(rule, Signature) and not rule.fits(call)
+        return unruled if other else rule
     if isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags:
         return SINGULAR
     return unruled

@@ -49,6 +49,30 @@ class Signature:
         """State the equations of one call."""
         return _Application(self, call).fact()
 
+    def fits(self, call: Call) -> bool:
+        """Returns if the operands and results of a call are as many, and have as many dims, as the signature says."""
+        value = call.node.meta["val"]
+        results = value if isinstance(value, (list, tuple)) else [] if value is None else [value]
+        operands, given = self.groups(len(call.operands)), [len(call.dims(operand)) for operand in call.operands]
+        return (
+            len(operands) == len(given)
+            and len(results) <= len(self.results)
+            and all(map(_has_room, operands, given))
+            and all(_has_room(group, result.dim()) for group, result in zip(self.results, results, strict=False))
+        )
+
+    def groups(self, count: int) -> list[Group]:
+        """The groups of so many operands: an optional one is dropped when there are fewer operands than groups."""
+        groups = list(self.operands)
+        for group in reversed(self.operands):
+            if len(groups) > count and group.optional:
+                groups.remove(group)
+        return groups
+
+
+def _has_room(group: Group, dims: int) -> bool:
+    return dims == len(group.letters) or (group.leading and dims > len(group.letters))
+
 
 def parse_signature(
     text: str, whole: str = "", *, attends: bool = False, zero_to_zero: bool = False, picks: str = ""
@@ -140,12 +164,9 @@ class _Application:
         return factors, [i for i, group in enumerate(groups) if i not in factors and not set(group.letters) <= whole]
 
     def _match_operands(self) -> list[tuple[Dims, Group]]:
-        """Operands in schema order; an optional group is dropped when there are fewer operands than groups."""
-        groups = list(self.signature.operands)
+        """Operands in schema order, with their groups."""
         dims = [self.call.dims(operand) for operand in self.call.operands]
-        for group in reversed(self.signature.operands):
-            if len(groups) > len(dims) and group.optional:
-                groups.remove(group)
+        groups = self.signature.groups(len(dims))
         if len(groups) != len(dims):
             raise RuleError(
                 f"{self.call.name} has {len(dims)} tensor operands at {self.call.node.name}, its signature {len(groups)}"
@@ -154,7 +175,7 @@ class _Application:
 
     def _bind(self, dims: Dims, group: Group) -> None:
         count = len(dims) - len(group.letters)
-        if count < 0 or (count and not group.leading):
+        if not _has_room(group, len(dims)):
             raise RuleError(
                 f"an operand of {self.call.name} at {self.call.node.name} has {len(dims)} dims, not {group}"
             )

@@ -53,19 +53,20 @@ torch.fx.node.has_side_effect(check_opaque)
 
 
 def _tensors(giver: str, result: Any, shapes: Shapes) -> list[torch.Tensor]:
-    tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    if type(result) is tuple and set(map(type, result)) == {torch.Tensor}:
+        tensors = list(result)  # pytree takes longer to say so
+    else:
+        tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
     check_shapes(giver, tensors, shapes)
-    if any(
-        size is None and own == 0
-        for t, shape in zip(tensors, shapes, strict=True)
-        for size, own in zip(shape, t.shape, strict=True)
-    ):
-        raise TraceError(f"a {giver} gave an empty value to a program for one that has something in it")
+    for tensor, shape in zip(tensors, shapes, strict=True):
+        if None in shape and 0 in [own for size, own in zip(shape, tensor.shape, strict=True) if size is None]:
+            raise TraceError(f"a {giver} gave an empty value to a program for one that has something in it")
     return tensors
 
 
 def check_shapes(giver: str, tensors: list[torch.Tensor], shapes: Shapes) -> None:
     """Raises TraceError unless opaque Python gave tensors of the shapes that the program was made for."""
     for tensor, shape in zip(tensors, shapes, strict=True):
-        if any(size is not None and size != own for size, own in zip(shape, tensor.shape, strict=True)):
-            raise TraceError(f"a {giver} gave a value of shape {list(tensor.shape)} to a program for {list(shape)}")
+        for size, own in zip(shape, tensor.shape, strict=True):
+            if size is not None and size != own:
+                raise TraceError(f"a {giver} gave a value of shape {list(tensor.shape)} to a program for {list(shape)}")

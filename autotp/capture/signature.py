@@ -99,19 +99,19 @@ def _walk(value: Any, leaves: list[Any]) -> Any:
     return spec
 
 
-def _first_parameter(module: nn.Module) -> nn.Parameter | None:
-    """The first of `module.parameters()`, which takes longer to say so."""
-    for parameter in module._parameters.values():
+def first_parameter(module: nn.Module) -> tuple[dict[str, nn.Parameter | None], str] | None:
+    """Where the first of `module.parameters()` is: the parameters of its module, and its name there."""
+    for name, parameter in module._parameters.items():
         if parameter is not None:
-            return parameter
+            return module._parameters, name
     for child in module._modules.values():
-        found = None if child is None else _first_parameter(child)
+        found = None if child is None else first_parameter(child)
         if found is not None:
             return found
     return None
 
 
-def _autocast(device: str) -> torch.dtype | None:
+def autocast_dtype(device: str) -> torch.dtype | None:
     """The dtype that operators on a device are cast to, if they are."""
     on = device in _CASTING and torch.is_autocast_enabled(device)
     return torch.get_autocast_dtype(device) if on else None
@@ -124,9 +124,10 @@ def call_site(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any
     numbers: list[int] = []
     handles: list[Any] = []
     leaves: list[Any] = []
-    state = _first_parameter(module)
+    place = first_parameter(module)
+    state = None if place is None else place[0][place[1]]
     dtype = None if state is None else state.dtype
-    autocast = None if state is None else _autocast(state.device.type)
+    autocast = None if state is None else autocast_dtype(state.device.type)
     key: list[Any] = [structure, module.training, torch.is_grad_enabled(), autocast, dtype]
     for leaf in flat:
         if isinstance(leaf, torch.Tensor):

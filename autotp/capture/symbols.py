@@ -115,7 +115,7 @@ class Guards:
     def __init__(self, places: Sequence[Place], check: Callable[..., bool], constants: Mapping[Place, int]) -> None:
         self.places = tuple(places)
         self.constants = dict(constants)
-        self._check = check
+        self.check = check
 
     def hold(self, tensors: Sequence[torch.Tensor], numbers: Sequence[int]) -> bool:
         """Returns if the sizes of these inputs, and these numbers, satisfy every condition."""
@@ -126,7 +126,7 @@ class Guards:
 
         if any(at(place) != value for place, value in self.constants.items()):
             return False
-        return bool(self._check(*map(at, self.places)))
+        return bool(self.check(*map(at, self.places)))
 
 
 @functools.cache

@@ -9,26 +9,22 @@ from __future__ import annotations
 
 import threading
 import types
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 from torch._dynamo.comptime import ComptimeContext, comptime
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils import _pytree as pytree
 
-from ..capture.opaque import Position
-from ..capture.signature import CallSite, Slot
+from ..capture.signature import CallSite
 from ..capture.trace import Traced
 from ..errors import TraceError
 from ..runtime.traced import closed
 from .build import Program
+from .entry import EntryCode
 
 if TYPE_CHECKING:
     from .unit import UnitForward
 
-Entry = Callable[["UnitForward", tuple[Any, ...], dict[str, Any]], Any]
 # Entries by name, as attributes of a module: dynamo guards on those of its attributes that it reads, and on no others.
 _entries = types.ModuleType("autotp_entries")
 _choice = threading.local()
@@ -131,98 +127,5 @@ def _entry_of(unit: UnitForward, site: CallSite, traced: Traced, program: Progra
     key = (id(program), site.spec)
     if key not in entries:
         entries[key] = f"entry_{len(vars(_entries))}"
-        setattr(_entries, entries[key], _EntryCode(unit.module, site, traced, program).compile())
+        setattr(_entries, entries[key], EntryCode(site, traced, program).in_graph(unit.module.training))
     return entries[key]
-
-
-class _EntryCode:
-    """Python text for one program: take a call apart, check what was read from its objects, run, build the result."""
-
-    def __init__(self, module: nn.Module, site: CallSite, traced: Traced, program: Program) -> None:
-        self.site, self.traced, self.program = site, traced, program
-        self.scope: dict[str, Any] = {"run": program.run, "fail": _fail}
-        self.training = module.training
-
-    def compile(self) -> Entry:
-        places = {kind: [f"{path}" for path in self.site.paths(kind)] for kind in ("tensor", "number", "handle")}
-        args = {kind: [_argument(path) for path in paths] for kind, paths in places.items()}
-        self.handles = args["handle"]
-        lines = ["def entry(unit, args, kwargs):", f"    if unit.module.training is not {self.training}: fail()"]
-        for guard in self.traced.handle_guards:
-            read = self._read(guard.read.handle, guard.read.path)
-            lines.append(f"    if {read} != {self._constant(guard.value)}: fail()")
-        numbers = [*args["number"], *(self._read(read.handle, read.path) for read in self.traced.reads)]
-        positions = [f"unit.positions[{i}]" for i in range(len(self.program_positions()))]
-        constants = [self._constant(value, always=True) for value in self.program.constants]
-        given = ["unit.module", "unit.ranks", *args["tensor"], *numbers, *self.handles, *positions, *constants]
-        lines += [f"    tensors = run({', '.join(given)})", f"    return {self._result()}"]
-        exec(compile("\n".join(lines), "<autotp entry>", "exec"), self.scope)
-        entry: Entry = self.scope["entry"]
-        return entry
-
-    def program_positions(self) -> list[Any]:
-        """The inputs of the program that are positions."""
-        return [
-            node for node in self.program.graph.nodes if node.op == "placeholder" and "position_" in str(node.target)
-        ]
-
-    def _read(self, handle: int, path: Any) -> str:
-        text = self.handles[handle]
-        for kind, step in path:
-            if kind == ".":
-                text += f".{step}"
-                continue
-            args, kwargs = step
-            given = [*map(self._constant, args), *(f"{name}={self._constant(v)}" for name, v in kwargs.items())]
-            text += f"({', '.join(given)})"
-        return text
-
-    def _constant(self, value: Any, always: bool = False) -> str:
-        if isinstance(value, Position):
-            return f"unit.positions[{value.number}]"
-        if not always and isinstance(value, (int, str, type(None))):
-            return repr(value)
-        name = f"constant_{len(self.scope)}"
-        self.scope[name] = value
-        return name
-
-    def _result(self) -> str:
-        """The result built from the program's tensors, the call's handles and constants."""
-        names = [
-            f"tensors[{leaf.number}]" if isinstance(leaf, Slot) and leaf.kind == "tensor"
-            else self.handles[leaf.number] if isinstance(leaf, Slot)
-            else self._constant(leaf)
-            for leaf in self.traced.outputs
-        ]  # fmt: skip
-        built = pytree.tree_unflatten([_Text(name) for name in names], self.traced.out_spec)
-        text = _text_of(built)
-        if text is not None:
-            return text
-        self.scope |= {"unflatten": pytree.tree_unflatten, "spec": self.traced.out_spec}
-        return f"unflatten([{', '.join(names)}], spec)"
-
-
-class _Text(str):
-    """A leaf of a result as Python text."""
-
-
-def _text_of(tree: Any) -> str | None:
-    """A tree of texts as one, None for a container that has no literal."""
-    if isinstance(tree, _Text):
-        return str(tree)
-    if type(tree) in (tuple, list):
-        parts = [_text_of(part) for part in tree]
-        if None in parts:
-            return None
-        joined = ", ".join(map(str, parts))
-        return f"[{joined}]" if type(tree) is list else f"({joined}{',' if len(parts) == 1 else ''})"
-    return None
-
-
-def _argument(path: str) -> str:
-    """A place in (args, kwargs) as an expression: `[0][1]` is `args[1]`, `[1]['mask']` is `kwargs['mask']`."""
-    return ("args" if path.startswith("[0]") else "kwargs") + path[3:]
-
-
-def _fail() -> None:
-    raise TraceError("a compiled block was called in a way it was not compiled for")

@@ -23,7 +23,7 @@ from ..axes.rules import function_rules, operator_rules
 from ..capture.clone import clone
 from ..capture.opaque import Widths
 from ..capture.settings import Settings
-from ..capture.signature import CallSite, VaryingDims, call_site
+from ..capture.signature import CallSite, VaryingDims, call_site, first_parameter
 from ..capture.trace import Traced, trace
 from ..capture.units import Unit
 from ..chains.collect import mark_collected
@@ -38,6 +38,7 @@ from ..runtime.ranks import Ranks
 from ..runtime.sequence import DIM, as_taken
 from .build import Program, build
 from .dynamo import call_in_dynamo
+from .entry import OTHER, Entry, EntryCode
 from .layers import parallel_layers
 from .opaque import slices_given
 from .whole import run_whole
@@ -84,7 +85,8 @@ class Compiler:
     keep: bool = False
     sequence: int = 0
     programs: dict[Any, list[tuple[Traced, Program]]] = field(default_factory=dict)
-    entries: dict[Any, Any] = field(default_factory=dict)
+    entries: dict[Any, str] = field(default_factory=dict)
+    eager_entries: dict[Program, Entry | None] = field(default_factory=dict)
     refused: dict[Any, str] = field(default_factory=dict)
     gives_slices: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -219,6 +221,7 @@ class UnitForward:
         self.first = first
         self.agreed: list[Program] = []  # programs that are known to be the same on all ranks
         self.refused = False  # whether a call has run whole
+        self.entry: Entry | None = None  # for calls that are like the last one
 
     def __deepcopy__(self, memo: dict[int, Any]) -> UnitForward:
         """For a copy of the module; programs are shared."""
@@ -263,6 +266,10 @@ class UnitForward:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_dynamo_compiling():
             return call_in_dynamo(self, args, kwargs)
+        result = OTHER if self.entry is None else self.entry(self, args, kwargs)
+        return self._find_and_run(args, kwargs) if result is OTHER else result
+
+    def _find_and_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         site = self.site(args, kwargs)
         if any(type(tensor) is CutLogits for tensor in site.tensors):
             args, kwargs = pytree.tree_map_only(CutLogits, closed, (args, kwargs))
@@ -278,12 +285,35 @@ class UnitForward:
                 warnings.warn(_WHOLE.format(path=self.unit.path or "the model", reason=error), stacklevel=2)
             self.refused = True
             return run_whole(self, args, kwargs)
+        self.entry = self._entry(site, traced, program, args, kwargs)
         numbers, given = traced.numbers(site, self.positions), as_taken(site.tensors, program.cut, self.ranks)
         with nullcontext() if program.cut is None else gathering_again():
             tensors = program.run(
                 self.module, self.ranks, *given, *numbers, *site.handles, *self.positions, *program.constants
             )
         return traced.result(tensors, site.handles)
+
+    def _entry(
+        self, site: CallSite, traced: Traced, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Entry | None:
+        """The entry for calls like this one, which finds the program without looking for it; None if there is none.
+
+        Where blocks are cut over positions, which program a call has depends on more.
+        """
+        if self.refused or (self.compiler.sequence and torch.is_grad_enabled()):
+            return None
+        known = self.compiler.eager_entries
+        if program not in known:
+            known[program] = EntryCode(site, traced, program).eager(args, kwargs, self)
+        return known[program]
+
+    def first_parameter(self) -> nn.Parameter | None:
+        """The first of the module's parameters, by whose dtype and device calls are told apart."""
+        return None if self._first is None else self._first[0][self._first[1]]
+
+    @functools.cached_property
+    def _first(self) -> tuple[dict[str, nn.Parameter | None], str] | None:
+        return first_parameter(self.module)
 
     def _program(self, site: CallSite) -> tuple[Traced, Program]:
         """The program for a call. It is cut over positions where something is kept for a backward, and every rank gets one."""

@@ -161,3 +161,27 @@ def test_an_attention_function_runs_on_heads(name: str, text: str, options: tupl
     for i, wanted in enumerate(subject.wanted):
         assert_cuttable(proof, i, wanted, 2)
         assert_cuttable(proof, i, wanted, 3)
+
+
+class Mean:
+    """Has a method of a name that a rule knows, for something else."""
+
+    def __init__(self) -> None:
+        self.rows: torch.Tensor | None = None
+
+    def update(self, rows: torch.Tensor) -> torch.Tensor:
+        self.rows = rows if self.rows is None else (self.rows + rows) / 2
+        return self.rows
+
+
+def averaged(x: torch.Tensor, weight: torch.Tensor, mean: Mean) -> torch.Tensor:
+    return mean.update(x @ weight)
+
+
+def test_a_method_that_a_rule_does_not_fit_has_none() -> None:
+    operands = torch.randn(3, 4, dtype=torch.float64), torch.randn(4, 5, dtype=torch.float64)
+    proof = prove(averaged, operands, handles=lambda: {"mean": Mean()})
+    assert "opaque.update" in proof.captured.operators
+    (inner,), (outputs,) = proof.captured.terms(1)
+    assert proof.proved == {(inner, 2), (inner, 3)}
+    assert [pin.reason for pin in outputs.pins] == ["there is no rule for this operator"]

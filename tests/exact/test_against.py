@@ -59,7 +59,9 @@ class CountSent(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def count(names: tuple[str, ...], styles: Mapping[str, str] | None = None) -> dict[str, tuple[dict[str, int], dict[str, int]]]:
+def count(
+    names: tuple[str, ...], styles: Mapping[str, str] | None = None
+) -> dict[str, tuple[dict[str, int], dict[str, int]]]:
     """Bytes that transformers sends forward and backward; runs on a rank."""
     found = {}
     for name in names:

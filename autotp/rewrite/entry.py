@@ -1,0 +1,258 @@
+"""The call of a program as Python text, straight through: take a call apart, check it, run, put the result together.
+
+Looking at a call as data, to find the program for it, takes longer than everything else around the program. A unit is called
+with the same kind of call again and again, so what is looked at then is written down once for each program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from ..capture.opaque import Path, Position
+from ..capture.signature import CallSite, Slot, autocast_dtype
+from ..capture.trace import Traced
+from ..errors import TraceError
+from .build import Program
+
+if TYPE_CHECKING:
+    from .unit import UnitForward
+
+Entry: TypeAlias = Callable[["UnitForward", tuple[Any, ...], dict[str, Any]], Any]
+OTHER = object()  # what an entry gives for a call that is not like its own
+_PLAIN = (torch.Tensor, nn.Parameter)
+_EXACT = (bool, int, str, type(None))  # constants that are written as they are
+
+
+class EntryCode:
+    """Python text for the calls that one program is for."""
+
+    def __init__(self, site: CallSite, traced: Traced, program: Program) -> None:
+        self.site, self.traced, self.program = site, traced, program
+        self.scope: dict[str, Any] = {"run": program.run, "fail": _fail, "other": OTHER}
+        self.handles: list[str] = []
+
+    def in_graph(self, training: bool) -> Entry:
+        """For calls of which dynamo checks what they look like; what was read from objects is checked here.
+
+        Dynamo makes guards of its own from these reads. The entry raises TraceError for another call.
+        """
+        args = {kind: [_argument(path) for path in self.site.paths(kind)] for kind in ("tensor", "number", "handle")}
+        self.handles = args["handle"]
+        checks = [f"unit.module.training is not {training}", *self._handle_guards()]
+        reads = [self._read(read.handle, read.path) for read in self.traced.reads]
+        lines = [f"if {check}: fail()" for check in checks]
+        return self._compiled(lines + self._run(args["tensor"], [*args["number"], *reads]))
+
+    def eager(self, args: tuple[Any, ...], kwargs: dict[str, Any], unit: UnitForward) -> Entry | None:
+        """For calls like this one, the site's, of units like this one: another gives OTHER, and nothing has happened.
+
+        None where a call holds something that has no such text: a container or a tensor of a class of its own.
+        """
+        parts = _Parts(self)
+        if not parts.take(args, "args") or not parts.take(kwargs, "kwargs"):
+            return None
+        numbers = [*parts.numbers]
+        for i, read in enumerate(self.traced.reads):
+            parts.lines.append(f"read_{i} = {self._read(read.handle, read.path)}")
+            numbers.append(f"read_{i}")
+        parts.check([*parts.sizes(numbers), *self._handle_guards()])
+        mode = self._mode(unit)
+        watch = ["unit.watch_gradients()"] if torch.is_grad_enabled() else []
+        lines = ["try:", *_indented(mode + parts.lines), "except (LookupError, AttributeError, TypeError):"]
+        return self._compiled([*lines, "    return other", *watch, *self._run(parts.tensors, numbers)])
+
+    def _mode(self, unit: UnitForward) -> list[str]:
+        """Lines that leave if a call finds the module, or torch, in another mode or with other settings."""
+        self.scope |= {"grad": torch.is_grad_enabled, "autocast": autocast_dtype, "variant": unit.settings.variant()}
+        checks = [
+            "unit.compiler.refused",
+            f"unit.module.training is not {unit.module.training}",
+            f"grad() is not {torch.is_grad_enabled()}",
+            "not unit.settings.same_modules()",
+            "unit.settings.variant() != variant",
+        ]
+        state = unit.first_parameter()
+        if state is not None:
+            self.scope |= {"dtype": state.dtype, "cast": autocast_dtype(state.device.type)}
+            checks += [
+                "(state := unit.first_parameter()).dtype is not dtype",
+                "autocast(state.device.type) is not cast",
+            ]
+        return [f"if {' or '.join(checks)}: return other"]
+
+    def constant(self, value: Any, always: bool = False) -> str:
+        """A constant as text, by a name of its own where that takes more than a literal."""
+        if isinstance(value, Position):
+            return f"unit.positions[{value.number}]"
+        if not always and type(value) in _EXACT:
+            return repr(value)
+        name = f"constant_{len(self.scope)}"
+        self.scope[name] = value
+        return name
+
+    def _handle_guards(self) -> list[str]:
+        return [
+            f"{self._read(guard.read.handle, guard.read.path)} != {self.constant(guard.value)}"
+            for guard in self.traced.handle_guards
+        ]
+
+    def _read(self, handle: int, path: Path) -> str:
+        text = self.handles[handle]
+        for kind, step in path:
+            if kind == ".":
+                text += f".{step}"
+                continue
+            args, kwargs = step
+            given = [*map(self.constant, args), *(f"{name}={self.constant(v)}" for name, v in kwargs.items())]
+            text += f"({', '.join(given)})"
+        return text
+
+    def _run(self, tensors: Sequence[str], numbers: Sequence[str]) -> list[str]:
+        inputs = [str(node.target) for node in self.program.graph.nodes if node.op == "placeholder"]
+        positions = [f"unit.positions[{i}]" for i in range(sum("position_" in name for name in inputs))]
+        constants = [self.constant(value, always=True) for value in self.program.constants]
+        given = ["unit.module", "unit.ranks", *tensors, *numbers, *self.handles, *positions, *constants]
+        return [f"tensors = run({', '.join(given)})", f"return {self._result()}"]
+
+    def _result(self) -> str:
+        """The result built from the program's tensors, the call's handles and constants."""
+        names = [
+            f"tensors[{leaf.number}]" if isinstance(leaf, Slot) and leaf.kind == "tensor"
+            else self.handles[leaf.number] if isinstance(leaf, Slot)
+            else self.constant(leaf)
+            for leaf in self.traced.outputs
+        ]  # fmt: skip
+        built = pytree.tree_unflatten([_Text(name) for name in names], self.traced.out_spec)
+        text = _text_of(built)
+        if text is not None:
+            return text
+        self.scope |= {"unflatten": pytree.tree_unflatten, "spec": self.traced.out_spec}
+        return f"unflatten([{', '.join(names)}], spec)"
+
+    def _compiled(self, lines: Sequence[str]) -> Entry:
+        text = "\n".join(["def entry(unit, args, kwargs):", *_indented(lines)])
+        exec(compile(text, "<autotp entry>", "exec"), self.scope)
+        entry: Entry = self.scope["entry"]
+        return entry
+
+
+class _Parts:
+    """The lines that take a call apart and leave if it does not look like the one at hand."""
+
+    def __init__(self, code: EntryCode) -> None:
+        self.code = code
+        self.leaves = iter(code.site.leaves)
+        self.lines: list[str] = []
+        self.tensors: list[str] = []
+        self.numbers: list[str] = []
+        self.count = 0
+
+    def check(self, checks: Sequence[str]) -> None:
+        if checks:
+            self.lines.append(f"if {' or '.join(checks)}: return other")
+
+    def take(self, value: Any, text: str) -> bool:
+        """Add lines for what stands at a place of the call; returns if there can be any."""
+        kind = type(value)
+        if kind in (tuple, list):
+            self.check([f"type({text}) is not {kind.__name__}", f"len({text}) != {len(value)}"])
+            return all(self.take(part, self._named(f"{text}[{i}]")) for i, part in enumerate(value))
+        if kind is dict and all(type(name) is str for name in value):
+            self.check([f"type({text}) is not dict", f"tuple({text}) != {tuple(value)!r}"])
+            return all(self.take(part, self._named(f"{text}[{name!r}]")) for name, part in value.items())
+        if isinstance(value, (tuple, list, dict)) or (isinstance(value, torch.Tensor) and kind not in _PLAIN):
+            return False
+        self._take_leaf(value, text, next(self.leaves))
+        return True
+
+    def _named(self, text: str) -> str:
+        self.count += 1
+        self.lines.append(f"part_{self.count} = {text}")
+        return f"part_{self.count}"
+
+    def _take_leaf(self, value: Any, text: str, leaf: Any) -> None:
+        if not isinstance(leaf, Slot):
+            self._take_constant(value, text)
+        elif leaf.kind == "tensor":
+            self._take_tensor(value, text)
+        elif leaf.kind == "number":
+            self.check([f"type({text}) is not int"])
+            self.numbers.append(text)
+        else:
+            self._take_handle(value, text, leaf.number)
+
+    def _take_constant(self, value: Any, text: str) -> None:
+        constant = self.code.constant(value)
+        if value is None or type(value) is bool:
+            self.check([f"{text} is not {constant}"])
+        else:
+            self.check([f"type({text}) is not {self.code.constant(type(value))}", f"{text} != {constant}"])
+
+    def _take_tensor(self, value: torch.Tensor, text: str) -> None:
+        kind, dtype, device = map(self.code.constant, (type(value), value.dtype, value.device))
+        looks = [f"type({text}) is not {kind}", f"{text}.dtype is not {dtype}", f"{text}.device != {device}"]
+        self.check([*looks, f"{text}.requires_grad is not {value.requires_grad}"])
+        self.tensors.append(text)
+
+    def _take_handle(self, value: Any, text: str, number: int) -> None:
+        handles = self.code.handles
+        if number < len(handles):
+            self.check([f"{text} is not {handles[number]}"])
+            return
+        kind = self.code.constant(type(value))
+        self.check([f"type({text}) is not {kind}", *(f"{text} is {handle}" for handle in handles)])
+        handles.append(text)
+
+    def sizes(self, numbers: Sequence[str]) -> list[str]:
+        """What must not be true of the sizes of the tensors, and of the numbers."""
+        guards, checks = self.code.traced.guards, list[str]()
+        for i, (text, tensor) in enumerate(zip(self.tensors, self.code.site.tensors, strict=True)):
+            small = {dim: size for dim, size in enumerate(tensor.shape) if size < 2}
+            known = small | {dim: size for (at, dim), size in guards.constants.items() if at == i and dim is not None}
+            if len(known) == tensor.dim():
+                checks.append(f"{text}.shape != {tuple(known[dim] for dim in range(tensor.dim()))}")
+                continue
+            checks.append(f"{text}.dim() != {tensor.dim()}")
+            for dim in range(tensor.dim()):
+                checks.append(f"{text}.shape[{dim}] " + (f"!= {known[dim]}" if dim in known else "< 2"))
+        checks += [f"{numbers[at]} != {value}" for (at, dim), value in guards.constants.items() if dim is None]
+        if guards.places:
+            self.code.scope["holds"] = guards.check
+            values = [numbers[at] if dim is None else f"{self.tensors[at]}.shape[{dim}]" for at, dim in guards.places]
+            checks.append(f"not holds({', '.join(values)})")
+        return checks
+
+
+class _Text(str):
+    """A leaf of a result as Python text."""
+
+
+def _text_of(tree: Any) -> str | None:
+    """A tree of texts as one, None for a container that has no literal."""
+    if isinstance(tree, _Text):
+        return str(tree)
+    if type(tree) in (tuple, list):
+        parts = [_text_of(part) for part in tree]
+        if None in parts:
+            return None
+        joined = ", ".join(map(str, parts))
+        return f"[{joined}]" if type(tree) is list else f"({joined}{',' if len(parts) == 1 else ''})"
+    return None
+
+
+def _argument(path: str) -> str:
+    """A place in (args, kwargs) as an expression: `[0][1]` is `args[1]`, `[1]['mask']` is `kwargs['mask']`."""
+    return ("args" if path.startswith("[0]") else "kwargs") + path[3:]
+
+
+def _indented(lines: Sequence[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
+
+
+def _fail() -> None:
+    raise TraceError("a compiled block was called in a way it was not compiled for")
