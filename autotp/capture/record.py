@@ -21,11 +21,11 @@ from ..errors import TraceError
 from .clone import bare, clone
 from .functions import FunctionRules, opaque_functions
 from .grouped import GroupedProducts
-from .opaque import copy_opaque, tensors_of
+from .opaque import CONSTANTS, copy_opaque, tensors_of
 from .symbols import Symbols
 from .units import Unit
 
-# The sizes of a call's tensors, as text: some are symbols.
+# The sizes of a call's tensors, its numbers and words, as text: some are symbols.
 Sizes: TypeAlias = tuple[str, ...]
 # What the rest of the model sees of a unit's result, by the unit's shape.
 Given: TypeAlias = Callable[[int, Any], Any]
@@ -55,23 +55,22 @@ def record(
     given: Given = lambda shape, result: result,
     taken: Taken = lambda unit, args, kwargs: (args, kwargs),
 ) -> Recording:
-    """Run the model on fake copies of the given inputs, or on real ones where its outer Python needs values; functions with
-    a rule only give results of the right shapes. `given` may put something else in place of a unit's result, `taken` in place
-    of its arguments.
+    """Run the model on fake copies of the given inputs; where its outer Python needs values, on real ones, or without
+    weights taking conditions on values as true. Functions with a rule only give results of the right shapes. `given` may put
+    something else in place of a unit's result, `taken` in place of its arguments.
 
-    Raises TraceError if it needs values and has no weights, or fails with them.
+    Raises TraceError if it fails in both ways.
     """
     functions = functions or {}
     try:
         return _Recorder(model, units, functions, given, taken).run(args, kwargs)
     except Exception as error:
         reason = f"the model cannot run on fake tensors: {_first_line(error)}"
-        if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
-            raise TraceError(reason) from error
+        real = not any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
         try:
-            return _Recorder(model, units, functions, given, taken, real=True).run(args, kwargs)
+            return _Recorder(model, units, functions, given, taken, real=real, guess=not real).run(args, kwargs)
         except Exception as second:
-            raise TraceError(f"{reason}, nor on real ones: {_first_line(second)}") from error
+            raise TraceError(f"{reason}, nor on real ones: {_first_line(second)}" if real else reason) from error
 
 
 def _first_line(error: Exception) -> str:
@@ -88,11 +87,13 @@ class _Recorder:
         taken: Taken,
         *,
         real: bool = False,
+        guess: bool = False,
     ) -> None:
         self.functions, self.given, self.taken = functions, given, taken
         self.recording, self.real = Recording(), real
         # Inputs without data stand for ones where the weights are.
-        self.symbols = Symbols(next((p.device for p in model.parameters() if p.device.type != "meta"), None))
+        device = next((p.device for p in model.parameters() if p.device.type != "meta"), None)
+        self.symbols = Symbols(device, guess=guess)
         self.depth = 0
         self.results: dict[tuple[int, Sizes], Any] = {}
         self.fakes: dict[int, torch.Tensor] = {}
@@ -219,8 +220,8 @@ def _values_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def _sizes(args: Any, kwargs: Any) -> Sizes:
-    leaves = pytree.tree_leaves((args, kwargs))
-    return tuple(str(tuple(leaf.shape)) for leaf in leaves if isinstance(leaf, torch.Tensor))
+    sized = [leaf.shape if isinstance(leaf, torch.Tensor) else leaf for leaf in pytree.tree_leaves((args, kwargs))]
+    return tuple(str(leaf) for leaf in sized if isinstance(leaf, (torch.Size, *CONSTANTS)))
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import sympy
 import torch
 from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.fx.experimental.symbolic_shapes import DimDynamic, GuardOnDataDependentSymNode, ShapeEnv
 
 from ..errors import TraceError
 
@@ -18,12 +18,25 @@ from ..errors import TraceError
 Place: TypeAlias = tuple[int, int | None]
 
 
-class Symbols:
-    """The symbols of one trace, and the guards under which it is valid."""
+class _Guessing(ShapeEnv):
+    """Takes a condition on data that is not there as true: what is asserted is, and what is looked for is found."""
 
-    def __init__(self, device: torch.device | None = None) -> None:
+    def evaluate_expr(self, orig_expr: sympy.Basic, *args: Any, **kwargs: Any) -> sympy.Basic:
+        try:
+            return super().evaluate_expr(orig_expr, *args, **kwargs)
+        except GuardOnDataDependentSymNode:
+            if not isinstance(orig_expr, sympy.logic.boolalg.Boolean):
+                raise
+            return sympy.true
+
+
+class Symbols:
+    """The symbols of one trace, and the guards under which it is valid. With `guess`, which is for runs that only look at
+    what is called, conditions on data are taken as true."""
+
+    def __init__(self, device: torch.device | None = None, *, guess: bool = False) -> None:
         self.device = device or torch.device("cpu")
-        self.env = ShapeEnv()
+        self.env = _Guessing() if guess else ShapeEnv()
         self.mode = FakeTensorMode(shape_env=self.env, allow_non_fake_inputs=True)
         self._names: dict[sympy.Symbol, Place] = {}
         self._constants: dict[Place, int] = {}

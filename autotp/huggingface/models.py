@@ -165,4 +165,6 @@ def _main_input(model: Any, batch: int, sequence: int) -> torch.Tensor:
 
 
 def _takes_cache(model: nn.Module) -> bool:
-    return "use_cache" in inspect.signature(model.forward).parameters
+    parameters = inspect.signature(model.forward).parameters
+    hands_on = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    return "use_cache" in parameters or (hands_on and hasattr(model.config, "use_cache"))

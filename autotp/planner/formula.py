@@ -13,6 +13,7 @@ _OPERATORS: Mapping[type[ast.AST], Callable[[float, float], float]] = {
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
     ast.Pow: operator.pow,
 }
 
@@ -30,7 +31,7 @@ def evaluate(formula: str, values: Mapping[str, float]) -> float:
         return _value(tree.body, values)
     except (SyntaxError, KeyError, TypeError, ZeroDivisionError) as error:
         letters = ", ".join(sorted(values))
-        raise PlanError(f"cannot read the formula {formula!r}; write numbers, {letters}, + - · / and ^") from error
+        raise PlanError(f"cannot read the formula {formula!r}; write numbers, {letters}, + - · / // and ^") from error
 
 
 def _value(tree: ast.expr, values: Mapping[str, float]) -> float:

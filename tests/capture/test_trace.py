@@ -241,19 +241,59 @@ class BranchesByValue(Block):
         return super().forward(x if x.sum().item() > 0 else -x)
 
 
-def test_a_block_that_looks_at_a_value_stays_whole_without_weights_and_the_plan_says_why() -> None:
-    model = Stack(BranchesByValue).to("meta")
-    plan = make_plan(model, survey(model, examples_for(model, torch.empty(2, 3, HIDDEN))), 2)
+def planned(model: nn.Module) -> Plan:
+    return make_plan(model, survey(model, examples_for(model, torch.empty(2, 3, HIDDEN))), 2)
+
+
+def test_the_parts_of_a_block_that_looks_at_a_value_are_cut() -> None:
+    cut = Cut(Stack(BranchesByValue), values(2, 3, HIDDEN))
+    assert cut.cut() == weights(2, "up.weight", "up.bias")
+    cut.assert_same(lambda model: [model(values(2, 3, HIDDEN)), model(-values(2, 3, HIDDEN))])
+    without_weights = [unit.layouts() for unit in planned(Stack(BranchesByValue).to("meta")).units]
+    assert without_weights == [unit.layouts() for unit in planned(Stack(BranchesByValue)).units] != []
+
+
+class SizedByValue(Block):
+    """Its Python makes as many rows as a tensor says."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.repeat(1, int(x.sum().item()), 1))
+
+
+def test_a_size_that_a_value_says_leaves_all_whole_without_weights_and_the_plan_says_why() -> None:
+    model = Stack(SizedByValue).to("meta")
+    plan = planned(model)
     assert not any(unit.layouts() for unit in plan.units)
     reasons = {parameter.name: parameter.reason for parameter in plan.outside}
     assert reasons.keys() == {name for name, _ in model.named_parameters()}
     assert all("cannot run on fake tensors: GuardOnDataDependentSymNode" in reason for reason in reasons.values())
 
 
-def test_with_weights_its_parts_are_cut() -> None:
-    cut = Cut(Stack(BranchesByValue), values(2, 3, HIDDEN))
-    assert cut.cut() == weights(2, "up.weight", "up.bias")
-    cut.assert_same(lambda model: [model(values(2, 3, HIDDEN)), model(-values(2, 3, HIDDEN))])
+class Rows(nn.Module):
+    """A table of which a call reads the first rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, HIDDEN))
+
+    def forward(self, count: int) -> torch.Tensor:
+        return self.weight[:count] * 1
+
+
+class TwoLengths(Stack):
+    """Calls two equal modules with numbers alone."""
+
+    def __init__(self) -> None:
+        super().__init__(Block)
+        self.first, self.second = Rows(), Rows()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x + self.first(x.shape[1]))[:, :2] + self.second(2)
+
+
+def test_calls_that_differ_in_a_number_have_results_of_their_own() -> None:
+    plan = planned(TwoLengths().to("meta"))
+    assert plan.units[0].layouts().keys() == {"up.weight", "up.bias", "down.weight"}
 
 
 def test_the_blocks_beside_it_are_cut_all_the_same() -> None:

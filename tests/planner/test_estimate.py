@@ -134,7 +134,13 @@ def test_sequences_must_be_equal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("formula", "expected"), [("64·b·s", 64 * 4 * 7), ("3·b·s^2/2 + 5", 4 * 49 * 1.5 + 5), ("-s - 2·m", -7 - 18)]
+    ("formula", "expected"),
+    [
+        ("64·b·s", 64 * 4 * 7),
+        ("3·b·s^2/2 + 5", 4 * 49 * 1.5 + 5),
+        ("-s - 2·m", -7 - 18),
+        ("8·b·(((s + 1)//3))", 8 * 4 * 2),
+    ],
 )
 def test_formulas_are_read(formula: str, expected: float) -> None:
     assert evaluate(formula, sizes(4, 7, 9)) == expected
