@@ -46,7 +46,7 @@ class EntryCode:
         checks = [f"unit.module.training is not {training}", *self._handle_guards()]
         reads = [self._read(read.handle, read.path) for read in self.traced.reads]
         lines = [f"if {check}: fail()" for check in checks]
-        return self._compiled(lines + self._run(args["tensor"], [*args["number"], *reads]))
+        return self._compiled(lines + self._run("unit.module", args["tensor"], [*args["number"], *reads]))
 
     def eager(self, args: tuple[Any, ...], kwargs: dict[str, Any], unit: UnitForward) -> Entry | None:
         """For calls like this one, the site's, of units like this one: another gives OTHER, and nothing has happened.
@@ -64,7 +64,7 @@ class EntryCode:
         mode = self._mode(unit)
         watch = ["unit.watch_gradients()"] if torch.is_grad_enabled() else []
         lines = ["try:", *_indented(mode + parts.lines), "except (LookupError, AttributeError, TypeError):"]
-        return self._compiled([*lines, "    return other", *watch, *self._run(parts.tensors, numbers)])
+        return self._compiled([*lines, "    return other", *watch, *self._run("unit.parts", parts.tensors, numbers)])
 
     def _mode(self, unit: UnitForward) -> list[str]:
         """Lines that leave if a call finds the module, or torch, in another mode or with other settings."""
@@ -112,11 +112,11 @@ class EntryCode:
             text += f"({', '.join(given)})"
         return text
 
-    def _run(self, tensors: Sequence[str], numbers: Sequence[str]) -> list[str]:
+    def _run(self, module: str, tensors: Sequence[str], numbers: Sequence[str]) -> list[str]:
         inputs = [str(node.target) for node in self.program.graph.nodes if node.op == "placeholder"]
         positions = [f"unit.positions[{i}]" for i in range(sum("position_" in name for name in inputs))]
         constants = [self.constant(value, always=True) for value in self.program.constants]
-        given = ["unit.module", "unit.ranks", *tensors, *numbers, *self.handles, *positions, *constants]
+        given = [module, "unit.ranks", *tensors, *numbers, *self.handles, *positions, *constants]
         return [f"tensors = run({', '.join(given)})", f"return {self._result()}"]
 
     def _result(self) -> str:

@@ -42,6 +42,7 @@ from .entry import OTHER, Entry, EntryCode
 from .layers import parallel_layers
 from .opaque import slices_given
 from .whole import run_whole
+from .within import Within, within
 
 MSG_CHANGED = (
     "modules within {path} were added, taken out or replaced since the model was made parallel; call"
@@ -237,6 +238,11 @@ class UnitForward:
         return Settings(self.module, self.dense, self.unit.positions, self.first)
 
     @functools.cached_property
+    def parts(self) -> nn.Module | Within:
+        """The module as programs take it, whose modules are the same as long as `settings` say so."""
+        return within(self.module)
+
+    @functools.cached_property
     def cut(self) -> list[tuple[nn.Module, str, tuple[Layout, ...]]]:
         """The owner of each parameter that is cut, its name there, and how it is cut."""
         places = [(*name.rpartition(".")[::2], layouts) for name, layouts in self.compiler.layouts.items()]
@@ -289,7 +295,7 @@ class UnitForward:
         numbers, given = traced.numbers(site, self.positions), as_taken(site.tensors, program.cut, self.ranks)
         with nullcontext() if program.cut is None else gathering_again():
             tensors = program.run(
-                self.module, self.ranks, *given, *numbers, *site.handles, *self.positions, *program.constants
+                self.parts, self.ranks, *given, *numbers, *site.handles, *self.positions, *program.constants
             )
         return traced.result(tensors, site.handles)
 

@@ -158,7 +158,7 @@ def lookup(
     rows = layout.local_size
     first = ranks.coordinate(layout.cut.over) * rows  # type: ignore[union-attr]
     local = indices - first
-    here = (local >= 0) & (local < rows)
+    held = local.clamp(0, rows - 1)
     silent = padding_row - first if padding_row >= first and padding_row < first + rows else None
-    found = torch.nn.functional.embedding(local.clamp(0, rows - 1), weight, padding_idx=silent)
-    return found * here.unsqueeze(-1).to(found.dtype)
+    found = torch.nn.functional.embedding(held, weight, padding_idx=silent)
+    return found.masked_fill((held != local).unsqueeze(-1), 0)

@@ -56,12 +56,16 @@ class _Open(torch.autograd.Function):
     @staticmethod
     def forward(ctx, local, head):  # type: ignore[no-untyped-def]
         ctx.head, ctx.dim = head, local.dim() - 1
-        shape = (*local.shape[:-1], head.layout.size)
-        return torch.Tensor._make_wrapper_subclass(CutLogits, shape, dtype=local.dtype, device=local.device)
+        return _wrapped(local, head)
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
         return slice_to_rank(gradient, ctx.head.ranks, [*[None] * ctx.dim, ctx.head.layout]), None
+
+
+def _wrapped(local: torch.Tensor, head: Head) -> CutLogits:
+    shape = (*local.shape[:-1], head.layout.size)
+    return torch.Tensor._make_wrapper_subclass(CutLogits, shape, dtype=local.dtype, device=local.device)
 
 
 class _Close(torch.autograd.Function):
@@ -90,7 +94,7 @@ class CutLogits(torch.Tensor):
 
     @staticmethod
     def _of(local: torch.Tensor, head: Head) -> CutLogits:
-        logits: CutLogits = _Open.apply(local, head)
+        logits: CutLogits = (_Open.apply if _is_recorded(local) else _wrapped)(local, head)
         logits.__dict__.update(head=head, local=local, _whole=None)
         return logits
 
@@ -232,4 +236,11 @@ def settled_logits(logits: CutLogits) -> torch.Tensor:
 
 def closed(value: torch.Tensor) -> torch.Tensor:
     """Whole logits for cut ones, with their history; any other tensor as it is."""
-    return _Close.apply(value) if isinstance(value, CutLogits) else value
+    if not isinstance(value, CutLogits):
+        return value
+    return _Close.apply(value) if _is_recorded(value) else value.whole()
+
+
+def _is_recorded(value: torch.Tensor) -> bool:
+    """Returns if autograd records what is done with a value."""
+    return torch.is_grad_enabled() and value.requires_grad

@@ -77,6 +77,8 @@ def padding(layout: Layout, rank: int) -> torch.Tensor:
 def join(parts: Sequence[torch.Tensor], dim: int, layout: Layout, factors: Factors, rank: int) -> torch.Tensor:
     """Put the parts of all ranks along some factors together again along one dim; `rank` is any of them."""
     if isinstance(layout, Leaf) and layout.cut is not None and layout.cut.over == factors:
+        if layout.padded_size == layout.size:
+            return torch.cat(list(parts), dim)
         kept = (max(0, min(layout.local_size, layout.size - i * layout.local_size)) for i in range(len(parts)))
         return torch.cat([part.narrow(dim, 0, size) for part, size in zip(parts, kept, strict=True)], dim)
     shape = list(parts[0].shape)
