@@ -7,15 +7,11 @@ import math
 from collections import Counter
 
 import pytest
-from torch import nn
 from transformers import DeepseekV2Config
 
 from autotp import plan
-from autotp.api import examples_for
-from autotp.huggingface.models import build_model
 from autotp.planner.make import make_plan
 from autotp.planner.plan import Plan, UnitPlan
-from autotp.planner.survey import Survey, survey
 from autotp.verify import Verifier
 from tests.families import FAMILIES
 
@@ -23,9 +19,9 @@ SIZES = (2, 3, 4, 8)
 CASES = [pytest.param(name, tp, id=f"{name}-tp{tp}") for name in FAMILIES for tp in SIZES]
 
 
-@functools.lru_cache(maxsize=1)
+@functools.cache
 def verifier(name: str) -> Verifier:
-    """Cases come family by family, so each model is surveyed and run whole only once."""
+    """Each model is surveyed, and run whole, only once."""
     return Verifier(FAMILIES[name].config())
 
 
@@ -37,14 +33,9 @@ def test_equals_the_dense_model(name: str, tp: int) -> None:
     assert any(difference.name.startswith("result of") for difference in report.gradients)
 
 
-@functools.cache
-def survey_of(name: str) -> tuple[nn.Module, Survey]:
-    model = build_model(FAMILIES[name].config())
-    return model, survey(model, examples_for(model, None))
-
-
 def plan_of(name: str, tp: int) -> Plan:
-    return make_plan(*survey_of(name), tp)
+    known = verifier(name)
+    return make_plan(known.dense, known.found, tp)
 
 
 def blocks(plan: Plan) -> list[UnitPlan]:

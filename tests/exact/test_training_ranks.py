@@ -201,7 +201,12 @@ def test_data_parallel_around_a_parallel_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("within", "fullgraph"), [(False, True), pytest.param(True, False, marks=pytest.mark.sweep), (True, True)]
+    ("within", "fullgraph"),
+    [
+        pytest.param(False, True, marks=pytest.mark.sweep),
+        pytest.param(True, False, marks=pytest.mark.sweep),
+        (True, True),
+    ],
 )
 def test_a_compiled_step(within: bool, fullgraph: bool) -> None:
     for step in run_ranks(compiled, 2, within, fullgraph):
