@@ -36,13 +36,14 @@ Taken: TypeAlias = Callable[[Unit, Any, Any], tuple[Any, Any]]
 @dataclass
 class Recording:
     """The first call of every unit shape, parameters that the outer Python uses by itself, and which tensors of a unit's
-    result (by their number) nobody reads; why a unit shape could not run; the model's result."""
+    result (by their number) nobody reads; why a unit shape could not run; why conditions were guessed; the model's result."""
 
     calls: dict[int, tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=dict)
     called: set[str] = field(default_factory=set)
     used_outside: dict[str, str] = field(default_factory=dict)
     unread: dict[int, frozenset[int]] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
+    guessed: str = ""
     result: Any = None
 
 
@@ -68,7 +69,9 @@ def record(
         reason = f"the model cannot run on fake tensors: {_first_line(error)}"
         real = not any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
         try:
-            return _Recorder(model, units, functions, given, taken, real=real, guess=not real).run(args, kwargs)
+            found = _Recorder(model, units, functions, given, taken, real=real, guess=not real).run(args, kwargs)
+            found.guessed = "" if real else f"without weights it is not known what data say: {_first_line(error)}"
+            return found
         except Exception as second:
             raise TraceError(f"{reason}, nor on real ones: {_first_line(second)}" if real else reason) from error
 

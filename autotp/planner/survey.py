@@ -28,6 +28,8 @@ from .choose import UnitProblem
 
 Example: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
+MSG_NOT_CALLED = "the example inputs never call it"
+
 
 @dataclass
 class Survey:
@@ -117,7 +119,7 @@ class _Surveyor:
                 failed |= {other.path: str(error) for other in units if other.shape == unit.shape}
         for unit in units:
             if unit.path not in recordings[0].called:
-                self.result.failures[unit.path] = "the example inputs never call it"
+                self.result.failures[unit.path] = "; ".join(filter(None, (MSG_NOT_CALLED, recordings[0].guessed)))
         return failed
 
     def _trace(self, unit: Unit, recordings: Sequence[Recording]) -> None:
