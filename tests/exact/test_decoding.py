@@ -167,7 +167,7 @@ WITH_AN_ENCODER = ("greedy", "left padding", "beams", "assisted by a draft", "sc
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", ["llama", "gpt2"])
+@pytest.mark.parametrize("name", ["llama", pytest.param("gpt2", marks=pytest.mark.sweep)])
 def test_decoding_equals_the_dense_model(name: str, mode: str) -> None:
     compare(name, mode)
 

@@ -27,7 +27,7 @@ NEW = 8
 STATES = ("conv_states", "recurrent_states")
 
 
-@functools.lru_cache(maxsize=1)
+@functools.cache
 def verifier(name: str) -> Verifier:
     """Cases come family by family, so each model is surveyed and run whole only once."""
     return Verifier(MIXERS[name].config())

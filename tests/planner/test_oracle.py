@@ -73,7 +73,7 @@ def placed(block: Block, tp: int) -> Placement:
 EVERY = dict.fromkeys([*FAMILIES, *SAMPLE])
 SIZES = [pytest.param(name, 4, id=f"{name}-tp4") for name in FAMILIES]
 SIZES += [pytest.param(name, 2, id=f"{name}-tp2", marks=pytest.mark.sweep) for name in FAMILIES]
-SIZES += [pytest.param(name, 2, id=f"{name}-tp2") for name in SAMPLE if name not in FAMILIES]
+SIZES += [pytest.param(name, 2, id=f"{name}-tp2", marks=pytest.mark.sweep) for name in SAMPLE if name not in FAMILIES]
 SIZES += [pytest.param(name, 8, id=f"{name}-tp8") for name in LARGE]
 
 
