@@ -22,6 +22,7 @@ from .clone import bare, clone
 from .functions import FunctionRules, opaque_functions
 from .grouped import GroupedProducts
 from .opaque import CONSTANTS, copy_opaque, tensors_of
+from .quiet import failures_are_answers
 from .symbols import Symbols
 from .units import Unit
 
@@ -47,6 +48,7 @@ class Recording:
     result: Any = None
 
 
+@failures_are_answers()
 def record(
     model: nn.Module,
     units: Sequence[Unit],

@@ -37,6 +37,7 @@ from .handles import (
 from .memory import part_from_inputs
 from .normalise import normalise
 from .opaque import Position, Widths, operator_value
+from .quiet import failures_are_answers
 from .replace import Inputs, Replacement, check_later
 from .signature import CallSite, Slot, VaryingDims
 from .symbols import Guards, Symbols
@@ -84,6 +85,7 @@ class Traced:
         return pytree.tree_unflatten(filled, self.out_spec)
 
 
+@failures_are_answers()
 def trace(
     module: nn.Module,
     unit: Unit,

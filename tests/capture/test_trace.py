@@ -6,6 +6,7 @@ Every module here is run on simulated ranks as well, at several sizes, and compa
 from __future__ import annotations
 
 import copy
+import logging
 from collections import UserDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -780,3 +781,16 @@ def test_a_tensor_that_is_read_wants_no_gradient() -> None:
 
     with pytest.raises(autotp.TraceError, match="read from a Store needs a gradient; detach what is kept there"):
         simulate(2, twice)
+
+
+def test_what_fails_while_capturing_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Block):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(torch.cat([x, x[:, :, :1]], 0))
+
+    logger = "torch._subclasses.fake_tensor"
+    plan = planned(Stack(Broken).to("meta"))
+    assert any("cannot run on fake tensors: RuntimeError" in parameter.reason for parameter in plan.outside)
+    assert not [record for record in caplog.records if record.name == logger]
+    logging.getLogger(logger).error("a failure elsewhere")
+    assert [record.message for record in caplog.records if record.name == logger] == ["a failure elsewhere"]
