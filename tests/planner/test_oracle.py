@@ -70,10 +70,11 @@ def placed(block: Block, tp: int) -> Placement:
     return choose(block.problem, tp, block.weigher).placement
 
 
-EVERY = dict.fromkeys([*FAMILIES, *SAMPLE])
+OTHERS = [name for name in SAMPLE if name not in FAMILIES]
+EVERY = [*FAMILIES, *(pytest.param(name, marks=pytest.mark.sweep) for name in OTHERS)]
 SIZES = [pytest.param(name, 4, id=f"{name}-tp4") for name in FAMILIES]
 SIZES += [pytest.param(name, 2, id=f"{name}-tp2", marks=pytest.mark.sweep) for name in FAMILIES]
-SIZES += [pytest.param(name, 2, id=f"{name}-tp2", marks=pytest.mark.sweep) for name in SAMPLE if name not in FAMILIES]
+SIZES += [pytest.param(name, 2, id=f"{name}-tp2", marks=pytest.mark.sweep) for name in OTHERS]
 SIZES += [pytest.param(name, 8, id=f"{name}-tp8") for name in LARGE]
 
 
