@@ -27,7 +27,7 @@ from .planner.work import Work, placed_as_planned, work_of
 from .report.diff import make_diff
 from .report.export import export
 from .rewrite.apply import check_plan
-from .rewrite.unit import skeleton
+from .rewrite.compiler import skeleton
 
 PRECISION = torch.bfloat16  # of two bytes, as plans count
 

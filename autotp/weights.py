@@ -24,7 +24,7 @@ from .planner.make import make_plan
 from .planner.plan import Plan, UnitPlan
 from .planner.survey import survey
 from .rewrite.apply import apply_plan, make_compilers
-from .rewrite.unit import Compiler, skeleton
+from .rewrite.compiler import Compiler, skeleton
 from .runtime.ranks import ProcessRanks, Ranks
 
 T = TypeVar("T")

@@ -13,7 +13,8 @@ from ..planner.plan import Plan, UnitPlan
 from ..runtime.layers import ParallelLayer
 from .apply import ATTRIBUTE, HELD, Held, Parallel, held_in, install, module_paths
 from .aside import WholeForward
-from .unit import Compiler, UnitForward
+from .compiler import Compiler
+from .unit import UnitForward
 
 
 def is_changed(model: nn.Module) -> bool:

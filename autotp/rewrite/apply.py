@@ -30,7 +30,8 @@ from ..runtime.ranks import Ranks
 from ..runtime.settled import settle
 from ..runtime.slices import take
 from .aside import WholeForward
-from .unit import Compiler, UnitForward, skeleton
+from .compiler import Compiler, skeleton
+from .unit import UnitForward
 
 
 @dataclass

@@ -1,46 +1,34 @@
-"""A unit at run time: one program per kind of call, traced when first needed, valid under its guards."""
+"""A unit at run time: a call finds its program and runs it, or runs whole where there is none."""
 
 from __future__ import annotations
 
 import copy
 import functools
-import threading
 import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.graph import saved_tensors_hooks
 from torch.utils import _pytree as pytree
 
-from ..axes.infer import infer
 from ..axes.layout import Layout
-from ..axes.rules import function_rules, operator_rules
-from ..capture.clone import clone
-from ..capture.opaque import Widths
 from ..capture.settings import Settings
-from ..capture.signature import CallSite, VaryingDims, call_site, first_parameter
-from ..capture.trace import Traced, trace
+from ..capture.signature import CallSite, call_site, first_parameter
+from ..capture.trace import Traced
 from ..capture.units import Unit
-from ..chains.collect import mark_collected
 from ..errors import TraceError, UnsoundPlanError, UsageError
-from ..placement.conjugate import Price
-from ..placement.impose import impose
-from ..placement.place import Placement, place
 from ..runtime.again import gathering_again
 from ..runtime.gradient import watch
 from ..runtime.logits import CutLogits, closed
 from ..runtime.ranks import Ranks
 from ..runtime.sequence import DIM, as_taken
-from .build import Program, build
+from .build import Program
+from .compiler import Compiler
 from .dynamo import call_in_dynamo
 from .entry import OTHER, Entry, EntryCode
-from .layers import parallel_layers
-from .opaque import slices_given
 from .whole import run_whole
 from .within import Within, within
 
@@ -48,157 +36,6 @@ MSG_CHANGED = (
     "modules within {path} were added, taken out or replaced since the model was made parallel; call"
     " autotp.parallelize(model) again, so that they are cut with the rest, and make the optimizer after that"
 )
-
-
-def skeleton(module: nn.Module) -> nn.Module:
-    """The dense structure of a module with its tensors on the meta device."""
-    made: dict[int, torch.Tensor] = {}
-
-    def meta(tensor: torch.Tensor) -> torch.Tensor:
-        if id(tensor) not in made:
-            empty = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
-            parameter = isinstance(tensor, nn.Parameter)
-            made[id(tensor)] = nn.Parameter(empty, requires_grad=tensor.requires_grad) if parameter else empty
-        return made[id(tensor)]
-
-    return clone(module, meta)
-
-
-@dataclass
-class Compiler:
-    """Makes and keeps the programs of all units of one structure. Programs do not depend on the rank.
-
-    The trace that the plan was made from, `surveyed`, serves the first call that is like it. `planned` are the parameters
-    that the plan knows; another one, which only some calls read, stays whole and is sliced where it meets what is cut.
-    Why there is no program for a kind of call stands in `refused`. With `sequence` ranks, calls that a backward may follow
-    hand on what is cut over positions.
-    """
-
-    layouts: Mapping[str, tuple[Layout, ...]]
-    price: Price
-    collected: tuple[str, ...] = ()
-    varying: VaryingDims = field(default_factory=VaryingDims)
-    unread: frozenset[int] = frozenset()
-    rules: tuple[Path, ...] = ()
-    surveyed: Traced | None = None
-    planned: frozenset[str] | None = None
-    widths: Widths = field(default_factory=Widths)
-    keep: bool = False
-    sequence: int = 0
-    programs: dict[Any, list[tuple[Traced, Program]]] = field(default_factory=dict)
-    entries: dict[Any, str] = field(default_factory=dict)
-    eager_entries: dict[Program, Entry | None] = field(default_factory=dict)
-    refused: dict[Any, str] = field(default_factory=dict)
-    gives_slices: bool = False
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def program(
-        self,
-        call: UnitForward,
-        site: CallSite,
-        positions: tuple[int, ...],
-        varying: frozenset[tuple[int, int]] = frozenset(),
-        *,
-        cut: bool = False,
-    ) -> tuple[Traced, Program]:
-        """The program for a call: a known one whose guards hold, or a new one; dims (tensor, dim) in `varying` are no
-        constants in it. With `cut` it is cut over positions if it can be."""
-        found = self._known(call, site, positions, varying, cut)
-        if found is None:
-            with self.lock:  # simulated ranks share a compiler
-                self.varying.mark(site, varying)
-                found = self._known(call, site, positions, varying, cut) or self._new(call, site, cut)
-        if found[1] not in call.agreed:
-            call.ranks.check_agreement(found[1].describe(), f"programs for {call.unit.path}")
-            device = next((tensor.device for tensor in site.tensors), call.ranks.device)
-            call.ranks.prepare(found[1].groups(), device)
-            call.agreed.append(found[1])
-        return found
-
-    def _known(
-        self,
-        call: UnitForward,
-        site: CallSite,
-        positions: tuple[int, ...],
-        varying: frozenset[tuple[int, int]],
-        cut: bool,
-    ) -> tuple[Traced, Program] | None:
-        for key in ((site.key, cut), (site.key, cut, call.unit.path)):
-            for traced, program in self.programs.get(key, ()):
-                if not varying & traced.guards.constants.keys() and traced.valid_for(site, positions):
-                    return traced, program
-        return None
-
-    def _surveyed_for(self, call: UnitForward, site: CallSite) -> Traced | None:
-        known = self.surveyed
-        fits = (
-            known is not None and known.shared and known.site.key == site.key and known.valid_for(site, call.positions)
-        )
-        self.surveyed = None if fits else known
-        return known if fits else None
-
-    def _trace(self, call: UnitForward, site: CallSite) -> Traced:
-        self.varying.observe(site, call.positions)
-        structure, functions = call.current_structure(), function_rules(self.rules)
-        with saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):  # a checkpoint counts what is saved
-            traced = trace(structure, call.unit, site, self.varying, self.unread, self.widths, functions)
-        self.varying.observe_reads(traced.handle_guards)
-        return traced
-
-    def _new(self, call: UnitForward, site: CallSite, cut: bool) -> tuple[Traced, Program]:
-        other = self._known(call, site, call.positions, frozenset(), not cut) if self.sequence else None
-        traced = (other[0] if other else None) or self._surveyed_for(call, site) or self._trace(call, site)
-        placement = self._placed(traced, cut)
-        for local, whole in slices_given(placement):
-            self.gives_slices |= local != whole
-            self.widths.note(local, whole)
-        program = build(placement, traced.constants, call.unit.path, parallel_layers(call.module))
-        key = (site.key, cut) if traced.shared else (site.key, cut, call.unit.path)
-        self.programs.setdefault(key, []).append((traced, program))
-        return traced, program
-
-    def _placed(self, traced: Traced, cut: bool = False) -> Placement:
-        mark_collected(traced.graph, self.collected)
-        for node in traced.graph.nodes:
-            if node.op == "get_attr" and self.planned is not None and node.target not in self.planned:
-                node.meta["parameter"] = False
-        typing = infer(traced.graph, operator_rules(self.rules))
-        cuts = impose(traced.graph, typing, self.layouts)
-        backward = torch.is_grad_enabled()
-        return place(
-            traced.graph,
-            typing,
-            cuts,
-            self.price,
-            traced.unread,
-            keep=self.keep,
-            backward=backward,
-            sequence=self.sequence if cut else 0,
-        )
-
-    def refuse(self, site: CallSite, error: TraceError | UnsoundPlanError) -> None:
-        """Note that calls of this kind have no program. Raises the error where that does not leave them right: if a plan
-        is sound for no call at all, or if objects in the call may hold slices."""
-        with self.lock:
-            if self.holds_slices(site) or (isinstance(error, UnsoundPlanError) and not self._is_sound()):
-                raise error
-            self.refused[site.key] = str(error)
-
-    def holds_slices(self, site: CallSite) -> bool:
-        """Returns if objects in a call may hold a rank's slices, which a whole run would take for whole."""
-        return bool(site.handles) and self.gives_slices
-
-    def _is_sound(self) -> bool:
-        """Returns if the plan holds for the call that it was made from, or for another one."""
-        if self.programs or self.surveyed is None:
-            return bool(self.programs)
-        try:
-            self._placed(self.surveyed)
-        except UnsoundPlanError:
-            return False
-        return True
-
-
 _WHOLE = (
     "{path} computes some calls with whole weights, gathered every time: {reason}; leave it whole in the plan"
     " if such calls are frequent"

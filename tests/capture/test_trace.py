@@ -22,7 +22,7 @@ from autotp.planner.make import make_plan
 from autotp.planner.plan import Plan
 from autotp.planner.survey import survey
 from autotp.rewrite.apply import apply_plan, make_compilers
-from autotp.rewrite.unit import Compiler
+from autotp.rewrite.compiler import Compiler
 from autotp.runtime.ranks import Ranks
 from autotp.runtime.simulate import simulate
 

@@ -19,8 +19,8 @@ from ...planner.survey import Survey
 from ...planner.work import placed_as_planned
 from ...rewrite.apply import apply_plan, make_compilers
 from ...rewrite.build import build
+from ...rewrite.compiler import skeleton
 from ...rewrite.layers import parallel_layers
-from ...rewrite.unit import skeleton
 from ...runtime.layers import ParallelLayer
 from ...runtime.ranks import Ranks
 from .data import Diff, LayerChange, UnitDiff
@@ -78,7 +78,7 @@ class _Maker:
         }
 
     def _sides(self, plan: UnitPlan, unit: Unit, layers: dict[str, LayerChange]) -> Sides:
-        """Both graphs, made as a rank makes them (see `rewrite.unit.Compiler`)."""
+        """Both graphs, made as a rank makes them (see `rewrite.compiler.Compiler`)."""
         traced = self.found.traced[unit.shape]
         placement, weigher = placed_as_planned(plan, traced, self.machine, self.workload, self.rules, self.plan.tp)
         priced = tuple(weigher.collectives(placement))

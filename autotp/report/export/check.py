@@ -15,7 +15,7 @@ from ...capture.record import record
 from ...capture.units import find_units
 from ...errors import PlanError, TraceError
 from ...planner.survey import Example
-from ...rewrite.unit import skeleton
+from ...rewrite.compiler import skeleton
 from .layers import COLUMN, ROW, Layer
 
 
