@@ -47,6 +47,16 @@ class Recording:
     guessed: str = ""
     result: Any = None
 
+    def add(self, other: Recording) -> None:
+        """Know what another run has called and read too."""
+        new = other.calls.keys() - self.calls.keys()
+        self.failed |= {shape: reason for shape, reason in other.failed.items() if shape in new}
+        self.calls = other.calls | self.calls
+        self.called |= other.called
+        self.used_outside = other.used_outside | self.used_outside
+        both = self.unread.keys() & other.unread.keys()
+        self.unread = other.unread | self.unread | {shape: self.unread[shape] & other.unread[shape] for shape in both}
+
 
 @failures_are_answers()
 def record(
@@ -59,23 +69,31 @@ def record(
     taken: Taken = lambda unit, args, kwargs: (args, kwargs),
 ) -> Recording:
     """Run the model on fake copies of the given inputs; where its outer Python needs values, on real ones, or without
-    weights taking conditions on values as true. Functions with a rule only give results of the right shapes. `given` may put
-    something else in place of a unit's result, `taken` in place of its arguments.
+    weights taking every condition on values as true, and as false. Functions with a rule only give results of the right
+    shapes. `given` may put something else in place of a unit's result, `taken` in place of its arguments.
 
     Raises TraceError if it fails in both ways.
     """
     functions = functions or {}
+
+    def run(real: bool = False, guess: bool | None = None) -> Recording:
+        return _Recorder(model, units, functions, given, taken, real=real, guess=guess).run(args, kwargs)
+
     try:
-        return _Recorder(model, units, functions, given, taken).run(args, kwargs)
+        return run()
     except Exception as error:
         reason = f"the model cannot run on fake tensors: {_first_line(error)}"
         real = not any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
         try:
-            found = _Recorder(model, units, functions, given, taken, real=real, guess=not real).run(args, kwargs)
-            found.guessed = "" if real else f"without weights it is not known what data say: {_first_line(error)}"
-            return found
+            if real:
+                return run(real=True)
+            found = run(guess=True)
         except Exception as second:
             raise TraceError(f"{reason}, nor on real ones: {_first_line(second)}" if real else reason) from error
+        with suppress(Exception):  # most conditions can only be one of both: what is asserted is true
+            found.add(run(guess=False))
+        found.guessed = f"without weights it is not known what data say: {_first_line(error)}"
+        return found
 
 
 def _first_line(error: Exception) -> str:
@@ -92,7 +110,7 @@ class _Recorder:
         taken: Taken,
         *,
         real: bool = False,
-        guess: bool = False,
+        guess: bool | None = None,
     ) -> None:
         self.functions, self.given, self.taken = functions, given, taken
         self.recording, self.real = Recording(), real

@@ -19,7 +19,9 @@ Place: TypeAlias = tuple[int, int | None]
 
 
 class _Guessing(ShapeEnv):
-    """Takes a condition on data that is not there as true: what is asserted is, and what is looked for is found."""
+    """Has one answer for every condition on data that is not there."""
+
+    answer = True
 
     def evaluate_expr(self, orig_expr: sympy.Basic, *args: Any, **kwargs: Any) -> sympy.Basic:
         try:
@@ -27,16 +29,19 @@ class _Guessing(ShapeEnv):
         except GuardOnDataDependentSymNode:
             if not isinstance(orig_expr, sympy.logic.boolalg.Boolean):
                 raise
-            return sympy.true
+            return sympy.true if self.answer else sympy.false
 
 
 class Symbols:
     """The symbols of one trace, and the guards under which it is valid. With `guess`, which is for runs that only look at
-    what is called, conditions on data are taken as true."""
+    what is called, every condition on data is taken as that."""
 
-    def __init__(self, device: torch.device | None = None, *, guess: bool = False) -> None:
+    def __init__(self, device: torch.device | None = None, *, guess: bool | None = None) -> None:
         self.device = device or torch.device("cpu")
-        self.env = _Guessing() if guess else ShapeEnv()
+        self.env = ShapeEnv()
+        if guess is not None:
+            self.env = _Guessing()
+            self.env.answer = guess
         self.mode = FakeTensorMode(shape_env=self.env, allow_non_fake_inputs=True)
         self._names: dict[sympy.Symbol, Place] = {}
         self._constants: dict[Place, int] = {}

@@ -254,6 +254,29 @@ def test_the_parts_of_a_block_that_looks_at_a_value_are_cut() -> None:
     assert without_weights == [unit.layouts() for unit in planned(Stack(BranchesByValue)).units] != []
 
 
+class Choosing(Stack):
+    """Its outer Python goes one of two ways, as the data say; one of them may read a weight by itself."""
+
+    def __init__(self, reads: bool) -> None:
+        super().__init__(Block, 3)
+        self.reads = reads
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, second, third = self.blocks
+        if x.sum().item() > 0:
+            return first(second(x))
+        return third(x) + (second.up.weight.sum() if self.reads else 0)
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_both_ways_of_a_condition_on_data_are_looked_at_without_weights(reads: bool) -> None:
+    (unit,) = planned(Choosing(reads).to("meta")).units
+    assert unit.instances == ("blocks.0", "blocks.1", "blocks.2")
+    assert unit.layouts().keys() == (set() if reads else {"up.weight", "up.bias", "down.weight"})
+    (up,) = [parameter for parameter in unit.parameters if parameter.name == "up.weight"]
+    assert ("outside of its module" in up.reason) == reads
+
+
 class SizedByValue(Block):
     """Its Python makes as many rows as a tensor says."""
 
