@@ -152,10 +152,8 @@ def cached_inputs(model: nn.Module) -> list[dict[str, Any]]:
 def _main_input(model: Any, batch: int, sequence: int) -> torch.Tensor:
     name, config = model.main_input_name, model.config
     if name == "input_ids":
-        rows = batch * (
-            getattr(config, "num_codebooks", None) or 1
-        )  # some read one row for each, and none minds more rows
-        return torch.zeros(rows, sequence, dtype=torch.long, device="meta")
+        codebooks = getattr(config, "num_codebooks", None) or 1  # some read a row for each, and none minds more rows
+        return torch.zeros(batch * codebooks, sequence, dtype=torch.long, device="meta")
     if name == "pixel_values":
         size = config.image_size if isinstance(config.image_size, (list, tuple)) else (config.image_size,) * 2
         return torch.zeros(batch, getattr(config, "num_channels", 3), *size, dtype=model.dtype, device="meta")
