@@ -121,4 +121,4 @@ def _boundary(unit: Unit, placed: Mapping[int, Placed], kind: str, phase: str) -
     placement, weigher = placed[unit.shape]
     assert placement.sequence is not None
     found = weigher.of_whole(kind, phase, placement.sequence.result, frozenset(placement.sequence.over))
-    return collective_plan(replace(found, node=unit.path))
+    return replace(collective_plan(found), nodes=(unit.path,))

@@ -69,11 +69,10 @@ class Family:
 
 
 ONE_PARAMETER_SUM = {"all_reduce backward parameter": 1}
-TWO_PARAMETER_SUMS = {"all_reduce backward parameter": 2}
 
 FAMILIES: dict[str, Family] = {
     "llama": Family("llama", LLAMA_LIKE),
-    "qwen3": Family("qwen3", {**LLAMA_LIKE, "head_dim": 24}, extra=TWO_PARAMETER_SUMS),
+    "qwen3": Family("qwen3", {**LLAMA_LIKE, "head_dim": 24}, extra=ONE_PARAMETER_SUM),
     "qwen2": Family("qwen2", LLAMA_LIKE),
     "mistral": Family("mistral", LLAMA_LIKE),
     "gemma2": Family("gemma2", {**LLAMA_LIKE, "head_dim": 16}),
@@ -95,9 +94,10 @@ FAMILIES: dict[str, Family] = {
             "eos_token_id": 2,
         },
     ),
-    "gpt_neox": Family("gpt_neox", PLAIN, forward=1, backward=2),
+    # What two norms of one input give is summed in one call at this size, and in two where it is large.
+    "gpt_neox": Family("gpt_neox", PLAIN, forward=1, backward=1),
     "falcon_multi_query": Family("falcon", FALCON, forward=1, backward=1, extra=ONE_PARAMETER_SUM),
-    "falcon_grouped": Family("falcon", {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 2}, 1, 2),
+    "falcon_grouped": Family("falcon", {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 2}, 1, 1),
     "falcon_sequential": Family("falcon", {**FALCON, "multi_query": False, "parallel_attn": False, "alibi": True}),
     "bloom": Family(
         "bloom", {"hidden_size": 64, "n_layer": 2, "n_head": 4, "vocab_size": 250, "bos_token_id": 1, "eos_token_id": 2}
@@ -106,8 +106,8 @@ FAMILIES: dict[str, Family] = {
     "mpt": Family("mpt", {"d_model": 64, "n_heads": 4, "n_layers": 2, "vocab_size": 250, "max_seq_len": 64}),
     "stablelm": Family("stablelm", LLAMA_LIKE),
     "cohere": Family("cohere", LLAMA_LIKE, forward=1, backward=1),
-    # Norms over the full width of q and k: one small statistic each, forward and backward.
-    "olmo2": Family("olmo2", {**LLAMA_LIKE, "num_key_value_heads": 8}, forward=4, backward=4),
+    # Norms over the full width of q and k: a small statistic each, both in one call, forward and backward.
+    "olmo2": Family("olmo2", {**LLAMA_LIKE, "num_key_value_heads": 8}, forward=3, backward=3),
     "starcoder2": Family("starcoder2", LLAMA_LIKE),
     "granite": Family("granite", LLAMA_LIKE),
     "deepseek_v2": Family(
@@ -122,13 +122,9 @@ FAMILIES: dict[str, Family] = {
             v_head_dim=20,
             first_k_dense_replace=2,
         ),
-        # The two low-rank projections are gathered; backward each is summed where that costs the least.
+        # The two low-rank projections are gathered in one call; backward what is made of them is summed in one.
         backward=3,
-        extra={
-            "all_gather forward activation": 2,
-            "reduce_scatter backward activation": 1,
-            "all_reduce backward parameter": 1,
-        },
+        extra={"all_gather forward activation": 1},
     ),
     "bert": Family("bert", PLAIN),
     "roberta": Family("roberta", {**PLAIN, "max_position_embeddings": 70, "pad_token_id": 1}),
@@ -161,7 +157,7 @@ MIXTURE = {
 # Families of mixtures of experts, by how they keep the experts' weights and what is beside them.
 MIXTURES: dict[str, Family] = {
     "mixtral": Family("mixtral", MIXTURE),
-    # norms over the full width of q and k, as in olmo2
+    # norms over the full width of q and k, as in olmo2; of very many tokens their statistics are sent one by one
     "olmoe": Family("olmoe", MIXTURE, forward=4, backward=4),
     # an expert for all tokens, behind a gate of its own
     "qwen2_moe": Family("qwen2_moe", {**MIXTURE, "shared_expert_intermediate_size": 30, "decoder_sparse_step": 1}),

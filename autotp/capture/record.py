@@ -28,6 +28,8 @@ from .units import Unit
 
 # The sizes of a call's tensors, its numbers and words, as text: some are symbols.
 Sizes: TypeAlias = tuple[str, ...]
+# What a unit is called with.
+Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 # What the rest of the model sees of a unit's result, by the unit's shape.
 Given: TypeAlias = Callable[[int, Any], Any]
 # What a unit sees of its arguments.
@@ -39,7 +41,7 @@ class Recording:
     """The first call of every unit shape, parameters that the outer Python uses by itself, and which tensors of a unit's
     result (by their number) nobody reads; why a unit shape could not run; why conditions were guessed; the model's result."""
 
-    calls: dict[int, tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=dict)
+    calls: dict[int, Arguments] = field(default_factory=dict)
     called: set[str] = field(default_factory=set)
     used_outside: dict[str, str] = field(default_factory=dict)
     unread: dict[int, frozenset[int]] = field(default_factory=dict)
@@ -156,8 +158,11 @@ class _Recorder:
             args, kwargs = self.taken(unit, args, kwargs)
             self._note_read((args, kwargs))
             call = unit.shape, _sizes(args, kwargs)
+            known = self.recording.calls.get(unit.shape)
+            if known is not None:
+                self.recording.calls[unit.shape] = _wanting_gradients_too(known, (args, kwargs))
             if call not in self.results:
-                if unit.shape not in self.recording.calls:
+                if known is None:
                     self.recording.calls[unit.shape] = _as_it_is_now(args, kwargs)
                 with self._inside():
                     try:
@@ -267,4 +272,18 @@ def _as_it_is_now(args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, An
     """A call whose Python objects keep the state they have before it; tracing says what it cannot copy."""
     with suppress(TraceError):
         args, kwargs = copy_opaque((args, kwargs))
+    return args, kwargs
+
+
+def _wanting_gradients_too(known: Arguments, other: Arguments) -> Arguments:
+    """A call whose tensors want gradients where those of another call do: a stack's first unit may be given data."""
+    leaves, spec = pytree.tree_flatten(known)
+    others, its_spec = pytree.tree_flatten(other)
+    if spec != its_spec:
+        return known
+    for i, (leaf, same) in enumerate(zip(leaves, others, strict=True)):
+        both = isinstance(leaf, torch.Tensor) and isinstance(same, torch.Tensor) and leaf.shape == same.shape
+        if both and same.requires_grad and not leaf.requires_grad:
+            leaves[i] = leaf.detach().requires_grad_()
+    args, kwargs = pytree.tree_unflatten(leaves, spec)
     return args, kwargs

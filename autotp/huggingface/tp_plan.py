@@ -161,7 +161,7 @@ class _Importer:
             kind=kind,
             phase=phase,
             of=of,
-            node=node,
+            nodes=(node,),
             ranks=ranks,
             over=(f"{ranks}@1",),
             elements=f"{size}{per}",

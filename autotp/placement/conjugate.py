@@ -11,74 +11,29 @@ forward, the gradient on the first rank only backward, so that the sum counts it
 The choice of least cost is a minimum cut: one side are the values whose gradient does not vary. With several mesh
 factors they are solved one after the other, the later ones knowing that a sum at the same place for the same consumers
 costs no further call. Each is exact given the ones before it, and so the order matters: all orders are tried, with and
-without the first ones expecting that the later ones join every call, and the cheapest is taken.
+without the first ones expecting that the later ones join every call. A minimum cut does not know that sums may share a call
+(see `calls`): each is made with every sum as a call of its own, and as if those of one kind had no latency. The cheapest of
+all is taken; a brute-force search in the tests finds nothing cheaper.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import networkx as nx
 import torch
+from networkx.algorithms.flow import edmonds_karp
 
 from ..axes.layout import Cuts, Factor, factors_of, is_whole, layout_of, leaves, local_factors
-from .flow import Flow
+from .backward import Backward, Enter, Leave, PartSum, Price, Scatter, Values, Version
+from .calls import calls, seconds_of
+from .flow import Flow, local_share
 from .typed import TypedGraph, is_parameter
-
-# Cost of one collective of a kind, on the value of a node, over so many ranks, of which each holds this share of the value.
-Price: TypeAlias = Callable[[str, torch.fx.Node, int, float], float]
-# A value as some consumer reads it: the node, and whether reduced.
-Version: TypeAlias = tuple[torch.fx.Node, bool]
-
-
-@dataclass(frozen=True)
-class Enter:
-    """Identity forward, all-reduce of the gradient over `over` backward, for these consumers of one value."""
-
-    node: torch.fx.Node
-    reduced: bool
-    over: frozenset[Factor]
-    consumers: tuple[torch.fx.Node, ...]
-
-
-@dataclass(frozen=True)
-class Leave:
-    """Identity forward; backward, the gradient on the first rank along `over` and zero on the others."""
-
-    node: torch.fx.Node
-    over: frozenset[Factor]
-
-
-@dataclass(frozen=True)
-class Scatter:
-    """A collection whose backward sums the gradient over `over` before each rank takes its slice of it."""
-
-    node: torch.fx.Node
-    over: frozenset[Factor]
-
-
-@dataclass(frozen=True)
-class PartSum:
-    """A parameter of which some positions along a dim are the same on the ranks along `over`: their gradient is summed."""
-
-    node: torch.fx.Node
-    over: frozenset[Factor]
-    dim: int
-    positions: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Backward:
-    """All that is placed for the backward of a unit."""
-
-    enters: tuple[Enter, ...] = ()
-    leaves: tuple[Leave, ...] = ()
-    scatters: tuple[Scatter, ...] = ()
-    part_sums: tuple[PartSum, ...] = ()
 
 
 def place_backward(typed: TypedGraph, flow: Flow, price: Price) -> Backward:
@@ -87,14 +42,36 @@ def place_backward(typed: TypedGraph, flow: Flow, price: Price) -> Backward:
         {factor for node in flow.held for factor in flow.varies(node)},
         key=lambda factor: (-sum(factor in flow.varies(node) for node in flow.held), factor),
     )
-    edges, parts = _edges(typed, flow), part_sums(typed, flow.cuts)
-    candidates = [
-        _place_in_order(typed, flow, edges, order, price, ahead)
+    edges, price = _edges(typed, flow), functools.cache(price)
+
+    def placed(way: tuple[tuple[Factor, ...], bool], weight: Price) -> Backward:
+        return _place_in_order(typed, flow, edges, way[0], weight, way[1])
+
+    def seconds(backward: Backward) -> float:
+        return seconds_of(typed, flow, calls(typed, flow, backward, None, price), price)
+
+    ways = [
+        (order, ahead)
         for order in itertools.permutations(factors)
         for ahead in ((False, True) if len(factors) > 1 else (False,))
     ]
-    _, best = min(candidates, key=lambda candidate: candidate[0])
-    return replace(best, part_sums=parts)
+    alone = {way: placed(way, price) for way in ways}
+    best_way = min(ways, key=lambda way: seconds(alone[way]))
+    joined = [placed(best_way, _added(price, of)) for of in ("parameter", "activation")]
+    best = min(dict.fromkeys([alone[best_way], *joined]), key=seconds)
+    return replace(best, part_sums=part_sums(typed, flow.cuts))
+
+
+def _added(price: Price, of: str) -> Price:
+    """Prices as if every sum of activations, or of parameters and of what is gathered, were one more value in a call."""
+
+    @functools.cache
+    def added(kind: str, values: Values, ranks: int) -> float:
+        own = "parameter" if kind == "reduce_scatter" or is_parameter(values[0][0]) else "activation"
+        alone = price(kind, values, ranks)
+        return price(kind, (*values, *values), ranks) - alone if own == of else alone
+
+    return added
 
 
 def _place_in_order(
@@ -104,8 +81,8 @@ def _place_in_order(
     factors: tuple[Factor, ...],
     price: Price,
     ahead: bool,
-) -> tuple[float, Backward]:
-    """One mesh factor after the other, and what all sums cost then. `ahead`: the later factors are expected to join."""
+) -> Backward:
+    """One mesh factor after the other. `ahead`: the later factors are expected to join."""
     placed: dict[Version, dict[torch.fx.Node, frozenset[Factor]]] = {}
     leaving: dict[torch.fx.Node, frozenset[Factor]] = {}
     summed: dict[torch.fx.Node, frozenset[Factor]] = {}
@@ -122,36 +99,11 @@ def _place_in_order(
         for node in typed.facts:
             if (node, False) in varying and problem.scatters((node, False)):
                 summed[node] = summed.get(node, frozenset()) | {factor}
-    backward = Backward(
+    return Backward(
         tuple(_enters(placed)),
         tuple(Leave(node, over) for node, over in leaving.items()),
         tuple(Scatter(node, over) for node, over in summed.items()),
     )
-    return seconds_of(typed, flow, backward, price), backward
-
-
-def seconds_of(typed: TypedGraph, flow: Flow, backward: Backward, price: Price) -> float:
-    """The price of all sums of gradients but those of parts of parameters; the same on every rank, whatever their order."""
-
-    def ranks(over: Iterable[Factor]) -> int:
-        return math.prod(factor.size for factor in over)
-
-    prices = [
-        price("all_reduce", enter.node, ranks(enter.over), local_share(typed, flow, enter.node))
-        for enter in backward.enters
-    ]
-    for scatter in backward.scatters:
-        gathered = flow.varies(typed.facts[scatter.node].operands[0])
-        kind = "reduce_scatter" if scatter.over == gathered else "all_reduce"
-        prices.append(price(kind, scatter.node, ranks(scatter.over), 1.0))
-    return math.fsum(prices)
-
-
-def local_share(typed: TypedGraph, flow: Flow, node: torch.fx.Node) -> float:
-    """How much of a value one rank holds."""
-    held = {axis: flow.cuts[axis] for axis in flow.held[node]}
-    layouts = [layout_of(term, held) for term in typed.facts[node].dims]
-    return math.prod(layout.local_size / layout.size for layout in layouts if layout.size)
 
 
 def _enters(placed: Mapping[Version, Mapping[torch.fx.Node, frozenset[Factor]]]) -> Iterable[Enter]:
@@ -232,7 +184,7 @@ class _Problem:
         """
         if ranks == 1:
             return 0
-        return round(1e15 * self.price(kind, node, ranks * self.joining, local_share(self.typed, self.flow, node)))
+        return round(1e15 * self.price(kind, ((node, local_share(self.typed, self.flow, node)),), ranks * self.joining))
 
     def scatters(self, version: Version) -> bool:
         """Returns if the backward of a collection can sum over the factor: a marker behind a whole value collects nothing."""
@@ -265,7 +217,7 @@ def _cut(problem: _Problem) -> tuple[list[tuple[Version, torch.fx.Node]], set[Ve
             network.add_edge(_SAME, version, capacity=problem.cost("reduce_scatter", version[0], problem.factor.size))
     for version, targets in consumers.items():
         _add_cost(network, problem, version, targets)
-    _, (_, varying) = nx.minimum_cut(network, _SAME, _VARY)
+    _, (_, varying) = nx.minimum_cut(network, _SAME, _VARY, flow_func=edmonds_karp)
     crossing = [
         (source, target[0])
         for source, targets in consumers.items()

@@ -60,6 +60,7 @@ class Flow:
     early: frozenset[torch.fx.Node] = frozenset()
     delayed: frozenset[str] = frozenset()
     products: set[str] = field(default_factory=set)
+    shares: dict[torch.fx.Node, float] = field(default_factory=dict)
 
     def use(self, consumer: torch.fx.Node, operand: torch.fx.Node) -> Use:
         return self.uses.get((consumer, operand), PLAIN)
@@ -306,6 +307,15 @@ def _update(
     state.uses[consumer, operand] = Use(
         before.reduce | reduce, before.take | take, before.once | once, before.routed or routed
     )
+
+
+def local_share(typed: TypedGraph, flow: Flow, node: torch.fx.Node) -> float:
+    """How much of a value one rank holds."""
+    if node not in flow.shares:
+        held = {axis: flow.cuts[axis] for axis in flow.held[node]}
+        layouts = [layout_of(term, held) for term in typed.facts[node].dims]
+        flow.shares[node] = math.prod(layout.local_size / layout.size for layout in layouts if layout.size)
+    return flow.shares[node]
 
 
 def size_of(node: torch.fx.Node) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -10,7 +9,9 @@ import torch
 
 from ..axes.facts import Typing
 from ..axes.layout import Cuts
-from .conjugate import Backward, Price, local_share, place_backward, seconds_of
+from .backward import Backward, Price
+from .calls import Together, calls, seconds_of
+from .conjugate import place_backward
 from .flow import Flow, flow
 from .prepare import regroup_sums, split_biases, taken_apart
 from .sequence import SequenceCut, place_sequence
@@ -20,11 +21,13 @@ from .verify import check_pins, verify
 
 @dataclass(frozen=True)
 class Placement:
-    """A graph, and where its collectives go; what of it is cut over positions, or why nothing is though it should be."""
+    """A graph, where its collectives go and which of them are one call; what of it is cut over positions, or why nothing is
+    though it should be."""
 
     typed: TypedGraph
     flow: Flow
     backward: Backward
+    calls: tuple[Together, ...] = ()
     sequence: SequenceCut | None = None
     left_whole: str = ""
 
@@ -57,13 +60,16 @@ def place(
             first = flow(typed, cuts, unread, keep=keep, delayed=delayed)
         final = flow(typed, cuts, unread, keep=keep, early=taken_apart(typed, first), delayed=delayed)
         verify(typed, final)
-        return Placement(typed, final, place_backward(typed, final, price) if backward else Backward())
+        conjugates = place_backward(typed, final, price) if backward else Backward()
+        return Placement(typed, final, conjugates, calls(typed, final, conjugates, None, price))
 
-    best = _cheapest(placed, lambda placement: _seconds(placement, price))
+    best = _cheapest(placed, lambda found: seconds_of(found.typed, found.flow, found.calls, price))
     if not sequence:
         return best
     found = place_sequence(best.typed, best.flow, best.backward, sequence)
-    return replace(best, left_whole=found) if isinstance(found, str) else replace(best, sequence=found)
+    if isinstance(found, str):
+        return replace(best, left_whole=found)
+    return replace(best, sequence=found, calls=calls(best.typed, best.flow, best.backward, found, price))
 
 
 # With more products than this, only all of them or none wait: every trial is a placement of its own.
@@ -90,13 +96,3 @@ def _cheapest(placed: Callable[[frozenset[str]], Placement], seconds: Callable[[
 def _single(products: frozenset[str]) -> list[frozenset[str]]:
     few = 1 < len(products) <= _MOST_PRODUCTS
     return [frozenset([name]) for name in sorted(products)] if few else []
-
-
-def _seconds(placement: Placement, price: Price) -> float:
-    """The price of all sums of a placement. Ranks must choose alike, so it may not depend on the order of sets."""
-    flow, typed = placement.flow, placement.typed
-    forward = math.fsum(
-        price("all_reduce", node, math.prod(factor.size for factor in over), local_share(typed, flow, node))
-        for node, over in flow.reduces().items()
-    )
-    return forward + seconds_of(typed, flow, placement.backward, price)

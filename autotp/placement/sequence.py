@@ -23,9 +23,9 @@ import torch
 from ..axes.facts import Fact
 from ..axes.layout import Factor, Factors
 from ..axes.term import Axis, Dims, axes_of, axes_of_dims, resolve
-from .conjugate import Backward, Enter, Version
+from .backward import Backward, Enter, Version
 from .flow import Flow
-from .typed import TypedGraph, is_parameter
+from .typed import TypedGraph, is_of_parameters, is_parameter
 
 # Arguments that say which dims are meant, or how long those are that a norm needs whole.
 _OF_DIMS = frozenset({"dim", "dim0", "dim1", "normalized_shape"})
@@ -213,7 +213,7 @@ class _Placer:
                 if cut.dim(self.typed.facts[operand].dims) is not None:
                     slices.add(version)
                 elif operand in self.flow.gradient:
-                    sums[operand] = "parameter" if self._of_parameters(operand) else "activation"
+                    sums[operand] = "parameter" if is_of_parameters(self.typed, operand) else "activation"
         again = frozenset(version for version in gathers if self._is_kept(*version, cut))
         return replace(cut, gathers=gathers, again=again, slices=frozenset(slices), sums=sums)
 
@@ -229,10 +229,6 @@ class _Placer:
             if _is_view(user) and self._is_kept(user, False, cut):
                 return True
         return False
-
-    def _of_parameters(self, node: torch.fx.Node) -> bool:
-        operands = self.typed.facts[node].operands
-        return is_parameter(node) or (bool(operands) and all(map(self._of_parameters, operands)))
 
 
 def _is_view(node: torch.fx.Node) -> bool:

@@ -80,6 +80,12 @@ def is_parameter(node: torch.fx.Node) -> bool:
     return bool(node.meta.get("parameter"))
 
 
+def is_of_parameters(typed: TypedGraph, node: torch.fx.Node) -> bool:
+    """Returns if a value is a parameter, or is made of parameters alone."""
+    operands = typed.facts[node].operands
+    return is_parameter(node) or (bool(operands) and all(is_of_parameters(typed, operand) for operand in operands))
+
+
 # Their results do not depend on the numbers of their operands, or pretend so.
 _WITHOUT_GRADIENT = frozenset(
     getattr(torch.ops.aten, name).default for name in ("detach", "zeros_like", "ones_like", "full_like", "empty_like")

@@ -35,7 +35,7 @@ def collective_plan(priced: Collective) -> CollectivePlan:
         kind=priced.kind,
         phase=priced.phase,
         of=priced.of,
-        node=priced.node,
+        nodes=tuple(part.node for part in priced.parts),
         ranks=parts_of(priced.over),
         over=tuple(map(str, priced.over)),
         elements=str(priced.elements).replace("**", "^").replace("*", "·"),

@@ -39,14 +39,16 @@ class Hardware:
     hop_us: float = 0.0
     source: str = ""
 
-    def seconds(self, kind: str, size: float, ranks: int) -> float:
-        """Time of one collective of `size` bytes over so many ranks, by the faster algorithm."""
+    def seconds(self, kind: str, size: float, ranks: int, *, together: bool = False) -> float:
+        """Time of one collective of `size` bytes over so many ranks, by the faster algorithm; with `together` they are several
+        values, which are read and written once more to lie side by side."""
+        copied = 2 * size / (self.memory_gbps * 1e9) if together else 0.0
         if ranks == 1:
             return 0.0
         ring = self._time(RING[kind] * (ranks - 1), wire_bytes(kind, size, ranks))
         if kind != "all_reduce":
-            return ring
-        return min(ring, self._time(2 * math.ceil(math.log2(ranks)), 2 * size))
+            return ring + copied
+        return min(ring, self._time(2 * math.ceil(math.log2(ranks)), 2 * size)) + copied
 
     def _time(self, steps: float, sent: float) -> float:
         return (self.latency_us + steps * self.hop_us) * 1e-6 + sent / (self.link_gbps * 1e9)
@@ -114,8 +116,8 @@ class Sizing:
         return bool(rows) and max(rows) <= 2 and not second
 
     def elements(self, value: torch.Tensor) -> sympy.Expr:
-        """Number of elements of a traced value as a formula."""
-        return sympy.expand(sympy.Mul(*map(self.expression, value.shape)))
+        """Number of elements of a traced value as a formula. A complex number is two."""
+        return sympy.expand(sympy.Mul(2 if value.is_complex() else 1, *map(self.expression, value.shape)))
 
     def expression(self, size: int | torch.SymInt) -> sympy.Expr:
         """One size as a number or a formula."""

@@ -165,7 +165,7 @@ class _Meter:
 
     def _seconds(self, collective: CollectivePlan, values: Mapping[str, float]) -> float:
         size = evaluate(collective.elements, values) * self.plan.element_bytes
-        return self.machine.seconds(collective.kind, size, collective.ranks)
+        return self.machine.seconds(collective.kind, size, collective.ranks, together=len(collective.nodes) > 1)
 
 
 def _traffics(plan: Plan, values: Mapping[str, float], tokens: int) -> Iterator[Traffic]:

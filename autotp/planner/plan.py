@@ -48,12 +48,13 @@ class ParameterPlan:
 
 @dataclass(frozen=True)
 class CollectivePlan:
-    """One collective of a unit's step. `elements` is a formula in b (batch) and s (sequence)."""
+    """One collective of a unit's step: one call for the values of all its nodes. `elements` is a formula in b (batch) and s
+    (sequence)."""
 
     kind: str
     phase: str
     of: str
-    node: str
+    nodes: tuple[str, ...]
     ranks: int
     over: tuple[str, ...]
     elements: str

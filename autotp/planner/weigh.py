@@ -3,32 +3,58 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import sympy
 import torch
 
 from ..axes.layout import Cuts, Factor, layout_of, ordered, parts_of
 from ..axes.term import Axis, Term
+from ..placement.backward import Values
+from ..placement.calls import Together, scatter_kind
 from ..placement.flow import Flow
 from ..placement.place import Placement
-from ..placement.typed import factors_in, is_parameter
+from ..placement.typed import factors_in
 from .cost import Hardware, Sizing, Workload, wire_bytes
 
 
 @dataclass(frozen=True)
+class Part:
+    """One value that a collective sums or gathers: its node, the elements of all of it, and its bytes on the wire."""
+
+    node: str
+    elements: sympy.Expr
+    bytes: float
+
+
+@dataclass(frozen=True)
 class Collective:
-    """One collective of a placement. `elements` are those of the whole value that is summed or gathered."""
+    """One collective of a placement; one call sends all its parts."""
 
     kind: str
     phase: str
     of: str
-    node: str
+    parts: tuple[Part, ...]
     over: tuple[Factor, ...]
-    elements: sympy.Expr
-    bytes: float
     seconds: float
+
+    @property
+    def elements(self) -> sympy.Expr:
+        """The elements of all of the values."""
+        return sympy.Add(*(part.elements for part in self.parts))
+
+    @property
+    def bytes(self) -> float:
+        """The bytes on the wire."""
+        return math.fsum(part.bytes for part in self.parts)
+
+    def only(self, node: str) -> Collective | None:
+        """What it sends of one node's value, with that part of the time; None if it sends nothing of it."""
+        own = tuple(part for part in self.parts if part.node == node)
+        if own in ((), self.parts):
+            return self if own else None
+        return replace(self, parts=own, seconds=self.seconds * own[0].bytes / self.bytes)
 
 
 class Weigher:
@@ -37,13 +63,16 @@ class Weigher:
     def __init__(self, graph: torch.fx.Graph, machine: Hardware, workload: Workload) -> None:
         self.machine, self.workload, self.sizing = machine, workload, Sizing(graph, workload)
 
-    def price(self, kind: str, node: torch.fx.Node, ranks: int, share: float) -> float:
-        """Seconds of one collective on a node's value, of which a rank holds this share."""
-        elements = self.sizing.number(self.sizing.elements(node.meta["val"])) * share
-        return self.machine.seconds(kind, elements * self.workload.element_bytes, ranks)
+    def price(self, kind: str, values: Values, ranks: int) -> float:
+        """Seconds of one collective on the values of some nodes, of each of which a rank holds a share."""
+        elements = math.fsum(self._number(node) * share for node, share in values)
+        return self._seconds(kind, elements, ranks, together=len(values) > 1)
 
-    def _seconds(self, kind: str, elements: sympy.Expr, ranks: int) -> float:
-        return self.machine.seconds(kind, self.sizing.number(elements) * self.workload.element_bytes, ranks)
+    def _number(self, node: torch.fx.Node) -> float:
+        return self.sizing.number(self.sizing.elements(node.meta["val"]))
+
+    def _seconds(self, kind: str, elements: float, ranks: int, *, together: bool) -> float:
+        return self.machine.seconds(kind, elements * self.workload.element_bytes, ranks, together=together)
 
     def seconds(self, placement: Placement) -> float:
         """Time of all collectives of one step of a unit."""
@@ -51,41 +80,37 @@ class Weigher:
 
     def collectives(self, placement: Placement) -> Iterator[Collective]:
         """Every collective of one forward and backward of a unit."""
-        flow, facts, cut = placement.flow, placement.typed.facts, placement.sequence
-        scattered = {scatter.node: scatter.over for scatter in placement.backward.scatters}
-        for node, over in flow.reduces().items():
-            if cut is None or not cut.is_cut((node, True)):
-                yield self._one(
-                    "all_reduce", "forward", "activation", node, over, self.local_elements(flow, node, facts[node].dims)
-                )
+        flow, facts = placement.flow, placement.typed.facts
+        for call in (call for call in placement.calls if call[0].phase == "forward"):
+            yield from self._together(placement, call)
         for node, axes in flow.gathers.items():
             over = factors_in(axes, flow.cuts)
-            yield self._one(
-                "all_gather", "forward", "activation", node, over, self._gathered(flow, node, facts[node].dims)
-            )
-        for node, fact in facts.items():
-            if fact.collects and flow.held[fact.operands[0]]:
-                over = factors_in(flow.held[fact.operands[0]], flow.cuts)
-                size = self.sizing.elements(node.meta["val"])
-                yield self._one("all_gather", "forward", "activation", node, over, size)
-                if scattered.get(node):
-                    kind = "reduce_scatter" if scattered[node] == over else "all_reduce"
-                    yield self._one(kind, "backward", "activation", node, scattered[node], size)
+            gathered = self._gathered(flow, node, facts[node].dims)
+            yield self._one("all_gather", "forward", "activation", {node: gathered}, over)
         yield from self._around_positions(placement)
-        for enter in placement.backward.enters:
-            if cut is not None and cut.is_cut((enter.node, enter.reduced)):
-                continue  # what gathers the value sums its gradient
-            of = "parameter" if is_parameter(enter.node) else "activation"
-            local = self.local_elements(flow, enter.node, facts[enter.node].dims)
-            yield self._one("all_reduce", "backward", of, enter.node, enter.over, local)
+        for call in (call for call in placement.calls if call[0].phase == "backward"):
+            yield from self._together(placement, call)
         for part in placement.backward.part_sums:
             local = self.local_elements(flow, part.node, facts[part.node].dims)
             share = layout_of(facts[part.node].dims[part.dim], flow.cuts).local_size
             elements = local * sympy.Rational(len(part.positions), share)
-            yield self._one("all_reduce", "backward", "parameter", part.node, part.over, elements)
+            yield self._one("all_reduce", "backward", "parameter", {part.node: elements}, part.over)
+
+    def _together(self, placement: Placement, call: Together) -> Iterator[Collective]:
+        """One call, and the one of its backward."""
+        first, facts = call[0], placement.typed.facts
+        sizes = {
+            sent.node: self.sizing.elements(sent.node.meta["val"])
+            if first.kind == "all_gather"
+            else self.local_elements(placement.flow, sent.node, facts[sent.node].dims)
+            for sent in call
+        }
+        yield self._one(first.kind, first.phase, first.of, sizes, first.over)
+        if first.scattered:
+            yield self._one(scatter_kind(first), "backward", first.of, sizes, first.scattered)
 
     def _around_positions(self, placement: Placement) -> Iterator[Collective]:
-        """The collectives that a cut over positions adds: in place of sums, before chains, and of parameters' gradients."""
+        """The collectives of values that are cut over positions: in place of sums, and before chains."""
         cut, facts = placement.sequence, placement.typed.facts
         if cut is None:
             return
@@ -105,22 +130,22 @@ class Weigher:
                 yield self.of_whole(kind, "backward", node, among)
         for node in [node for node in facts if node in gradient and {(node, False), (node, True)} & cut.slices]:
             yield self.of_whole("all_gather", "backward", node, over)
-        for node, of in cut.sums.items():
-            yield self.of_whole("all_reduce", "backward", node, over, of)
 
-    def of_whole(
-        self, kind: str, phase: str, node: torch.fx.Node, over: frozenset[Factor], of: str = "activation"
-    ) -> Collective:
+    def of_whole(self, kind: str, phase: str, node: torch.fx.Node, over: frozenset[Factor]) -> Collective:
         """A collective on all of a value."""
-        return self._one(kind, phase, of, node, over, self.sizing.elements(node.meta["val"]))
+        return self._one(kind, phase, "activation", {node: self.sizing.elements(node.meta["val"])}, over)
 
     def _one(
-        self, kind: str, phase: str, of: str, node: torch.fx.Node, over: frozenset[Factor], elements: sympy.Expr
+        self, kind: str, phase: str, of: str, sizes: Mapping[torch.fx.Node, sympy.Expr], over: frozenset[Factor]
     ) -> Collective:
         factors = ordered(over)
-        ranks = parts_of(factors)
-        size = wire_bytes(kind, self.sizing.number(elements) * self.workload.element_bytes, ranks)
-        return Collective(kind, phase, of, node.name, factors, elements, size, self._seconds(kind, elements, ranks))
+        ranks, numbers = parts_of(factors), {node: self.sizing.number(elements) for node, elements in sizes.items()}
+        parts = tuple(
+            Part(node.name, sizes[node], wire_bytes(kind, number * self.workload.element_bytes, ranks))
+            for node, number in numbers.items()
+        )
+        seconds = self._seconds(kind, math.fsum(numbers.values()), ranks, together=len(parts) > 1)
+        return Collective(kind, phase, of, parts, factors, seconds)
 
     def local_elements(self, flow: Flow, node: torch.fx.Node, dims: tuple[Term, ...]) -> sympy.Expr:
         """Elements of a value on one rank, as a formula."""

@@ -31,5 +31,8 @@ def _collectives(unit: UnitPlan) -> Table:
     table = make_table(columns, title=place_of(unit.instances) + equal)
     for c in unit.collectives:
         price = byte_size(c.wire_bytes), duration(c.seconds)
-        add_row(table, (kind_name(c.kind), c.phase, c.of, c.node, c.ranks, c.elements, *price, len(unit.instances)))
+        add_row(
+            table,
+            (kind_name(c.kind), c.phase, c.of, ", ".join(c.nodes), c.ranks, c.elements, *price, len(unit.instances)),
+        )
     return table

@@ -15,6 +15,7 @@ from ..capture.opaque import Widths
 from ..capture.signature import VaryingDims
 from ..capture.units import Unit, find_units
 from ..errors import PlanError
+from ..placement.backward import Values
 from ..planner.cost import Workload, hardware
 from ..planner.plan import ParameterPlan, Plan, UnitPlan
 from ..planner.survey import Survey, fingerprint_of
@@ -30,7 +31,7 @@ from ..runtime.ranks import Ranks
 from ..runtime.settled import settle
 from ..runtime.slices import take
 from .aside import WholeForward
-from .compiler import Compiler, skeleton
+from .compiler import Compiler, skeleton, tensors_in
 from .unit import UnitForward
 
 
@@ -74,6 +75,7 @@ def make_compilers(plan: Plan, found: Survey | None, rules: tuple[Path, ...] = (
             rules,
             traced,
             frozenset(parameter.name for parameter in unit.parameters),
+            frozenset(own for node, own in tensors_in(traced) if node.meta["gradient"]) if traced else frozenset(),
             Widths(widths),
             unit.keep,
             plan.tp if unit.sequence else 0,
@@ -88,10 +90,11 @@ class _Prices:
         self.machine, self.workload = hardware(plan.hardware, rules), Workload(plan.tokens, plan.element_bytes)
         self._weighers: dict[torch.fx.Graph, Weigher] = {}
 
-    def __call__(self, kind: str, node: torch.fx.Node, ranks: int, share: float) -> float:
-        if node.graph not in self._weighers:
-            self._weighers = {node.graph: Weigher(node.graph, self.machine, self.workload)}
-        return self._weighers[node.graph].price(kind, node, ranks, share)
+    def __call__(self, kind: str, values: Values, ranks: int) -> float:
+        graph = values[0][0].graph
+        if graph not in self._weighers:
+            self._weighers = {graph: Weigher(graph, self.machine, self.workload)}
+        return self._weighers[graph].price(kind, values, ranks)
 
 
 def apply_plan(model: nn.Module, plan: Plan, ranks: Ranks, compilers: Mapping[UnitPlan, Compiler]) -> nn.Module:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from ..capture.signature import CallSite, VaryingDims
 from ..capture.trace import Traced, trace
 from ..chains.collect import mark_collected
 from ..errors import TraceError, UnsoundPlanError
-from ..placement.conjugate import Price
+from ..placement.backward import Price
 from ..placement.impose import impose
 from ..placement.place import Placement, place
 from .build import Program, build
@@ -47,12 +47,23 @@ def skeleton(module: nn.Module) -> nn.Module:
     return clone(module, meta)
 
 
+def tensors_in(traced: Traced) -> Iterator[tuple[torch.fx.Node, str]]:
+    """The tensors that a traced unit is called with, and the places of these in the call."""
+    places = traced.site.paths("tensor")
+    for node in traced.graph.find_nodes(op="placeholder"):
+        kind, _, number = str(node.target).partition("_")
+        if kind == "tensor":
+            yield node, places[int(number)]
+
+
 @dataclass
 class Compiler:
     """Makes and keeps the programs of all units of one structure. Programs do not depend on the rank.
 
     The trace that the plan was made from, `surveyed`, serves the first call that is like it. `planned` are the parameters
-    that the plan knows; another one, which only some calls read, stays whole and is sliced where it meets what is cut.
+    that the plan knows; another one, which only some calls read, stays whole and is sliced where it meets what is cut. Where
+    one of `wanting` tensors, by its place in the call, wants no gradient, the program is the one for calls where it does: one
+    placement for all units, also for the first, which may be given data.
     Why there is no program for a kind of call stands in `refused`. With `sequence` ranks, calls that a backward may follow
     hand on what is cut over positions.
     """
@@ -65,6 +76,7 @@ class Compiler:
     rules: tuple[Path, ...] = ()
     surveyed: Traced | None = None
     planned: frozenset[str] | None = None
+    wanting: frozenset[str] = frozenset()
     widths: Widths = field(default_factory=Widths)
     keep: bool = False
     sequence: int = 0
@@ -145,9 +157,12 @@ class Compiler:
         for node in traced.graph.nodes:
             if node.op == "get_attr" and self.planned is not None and node.target not in self.planned:
                 node.meta["parameter"] = False
+        backward = torch.is_grad_enabled()
+        if backward:
+            for node, place_in_call in tensors_in(traced):
+                node.meta["gradient"] |= place_in_call in self.wanting
         typing = infer(traced.graph, operator_rules(self.rules))
         cuts = impose(traced.graph, typing, self.layouts)
-        backward = torch.is_grad_enabled()
         return place(
             traced.graph,
             typing,

@@ -16,15 +16,19 @@ import torch
 from ..axes.layout import Factors, Layout, Leaf, ProductLayout, SumLayout, layout_of, ordered
 from ..axes.operators.collect import collect
 from ..axes.term import Axis, Sum, Term, axes_of_dims, resolve
+from ..placement.backward import Version
+from ..placement.calls import Sent
 from ..placement.flow import Flow
 from ..placement.place import Placement
 from ..placement.routed import Routed
-from ..placement.typed import factors_in, is_parameter
+from ..placement.typed import factors_in, is_of_parameters
 from ..runtime import collectives
 from ..runtime.deferred import Deferred
 from ..runtime.logits import CutLogits, Head
 from ..runtime.routing import has_own_number, is_between_ends, own_rows
+from ..runtime.together import Place
 from ..runtime.traced import TracedLogits
+from .join import join_calls
 from .positions import Positions
 
 
@@ -48,6 +52,7 @@ class _Inserter:
         self.placement, self.ranks = placement, ranks
         self.graph = placement.typed.graph
         self.made: dict[Any, torch.fx.Node] = {}
+        self.sent: dict[Sent, tuple[torch.fx.Node, Place | None]] = {}
         self.edges = [
             (consumer, operand)
             for consumer in self.graph.nodes
@@ -77,6 +82,7 @@ class _Inserter:
             self._collect(node, summed.get(node, frozenset()))
         for part in self.placement.backward.part_sums:
             self._sum_part(part.node, part.over, part.dim, part.positions)
+        join_calls(self.graph, self.placement.calls, self.sent, self.ranks)
 
     def _read(self, flow: Flow, consumer: torch.fx.Node, operand: torch.fx.Node) -> torch.fx.Node:
         value, use, enter = operand, flow.use(consumer, operand), self.entered.get((consumer, operand))
@@ -86,11 +92,13 @@ class _Inserter:
             value = self._own_rows(value, use.routed)
         if use.reduce and not (self.positions is not None and self.positions.is_cut(operand, use)):
             value = self._reduced(value, use.reduce)
+            self._note("all_reduce", "forward", "activation", (operand, True), use.reduce, value)
         if use.once:
             value = self._once(value, use.once)
         if enter is not None:
-            of = "parameter" if is_parameter(operand) else "activation"
+            of = "parameter" if is_of_parameters(self.placement.typed, operand) else "activation"
             value = self._entered(value, enter.over, of, consumer if operand in flow.written else None)
+            self._note("all_reduce", "backward", of, (operand, enter.reduced), enter.over, value)
         if use.take:
             value = self._taken(value, operand, use.take)
         if consumer in self.ends and operand in self.leaving:
@@ -113,6 +121,7 @@ class _Inserter:
             value = self.positions.sliced(operand, value)
             if operand in cut.sums:
                 value = self._entered(value, frozenset(cut.over), cut.sums[operand])
+                self._note("all_reduce", "backward", cut.sums[operand], (operand, False), frozenset(cut.over), value)
         return self.positions.shut(value) if consumer.op == "output" else value
 
     def _make_on_positions(
@@ -155,6 +164,12 @@ class _Inserter:
             node.meta = {"val": value.meta["val"], "collective": inserted, "held": (held | taken) - joined}
             self.made[key] = node
         return self.made[key]
+
+    def _note(
+        self, kind: str, phase: str, of: str, version: Version, over: frozenset[Any], node: torch.fx.Node
+    ) -> None:
+        """Note which node sends what the placement says is sent."""
+        self.sent[Sent(kind, phase, of, version, over)] = node, None
 
     def _own_rows(self, value: torch.fx.Node, routed: Routed) -> torch.fx.Node:
         routing, cut = routed.routing, self.placement.flow.cuts[routed.routing.choice]
@@ -292,6 +307,8 @@ class _Inserter:
         assert isinstance(source, torch.fx.Node)
         for dim, layout, over in self._cut_dims(value, self.placement.flow.held[value]):
             source = self._gather_dim(source, dim, layout, over, ordered(summed & frozenset(over)))
+            sent = Sent("all_gather", "forward", "activation", (node, False), frozenset(over), summed)
+            self.sent[sent] = source, (dim, layout)
         node.replace_all_uses_with(source)
 
     def _gather_dim(

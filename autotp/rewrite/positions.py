@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..axes.layout import Factors, ordered
-from ..placement.conjugate import Enter, Version
+from ..placement.backward import Enter, Version
 from ..placement.flow import Use
 from ..placement.place import Placement
 from ..placement.sequence import SequenceCut

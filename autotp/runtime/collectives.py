@@ -76,9 +76,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
         def part(rank: int) -> torch.Tensor:
-            layouts: list[Layout | None] = [None] * gradient.dim()
-            layouts[ctx.dim] = ctx.layout
-            return count_once(take(gradient, layouts, rank), ctx.dim, ctx.layout, rank)
+            return own_slice(gradient, ctx.dim, ctx.layout, rank)
 
         if ctx.summed == ctx.factors:
             parts = [part(rank) for rank in peers(ctx.ranks.rank, ctx.factors)]
@@ -132,6 +130,13 @@ def gather(
     if not (value.requires_grad and torch.is_grad_enabled()):
         return join(ranks.all_gather(value, factors, "forward"), dim, layout, factors, ranks.rank)
     return _Gather.apply(value, ranks, factors, dim, layout, summed)
+
+
+def own_slice(gradient: torch.Tensor, dim: int, layout: Layout, rank: int) -> torch.Tensor:
+    """A rank's slice along one dim of the gradient of a gathered value, of which every element counts once over all ranks."""
+    layouts: list[Layout | None] = [None] * gradient.dim()
+    layouts[dim] = layout
+    return count_once(take(gradient, layouts, rank), dim, layout, rank)
 
 
 def keep_cut(value: torch.Tensor, ranks: Ranks, factors: Factors, dim: int, layout: Layout) -> torch.Tensor:

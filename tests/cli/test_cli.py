@@ -109,7 +109,7 @@ def test_positions_are_cut_where_asked() -> None:
     assert result.exit_code == 0
     assert "reduce-scatter" in result.stdout
     plan = Plan.from_json(run("plan", "llama", "--tp", 2, "--sequence-parallel", "--json").stdout)
-    assert [c.node for c in plan.around] == ["model.layers.0", "model.layers.31"]
+    assert [c.nodes for c in plan.around] == [("model.layers.0",), ("model.layers.31",)]
 
 
 def test_verify_takes_a_plan_from_a_file(gpt2: Path, tmp_path: Path) -> None:

@@ -272,11 +272,10 @@ def test_frozen_parameters_cost_no_backward_collective() -> None:
     for start in (subject("qwen3").dense, frozen):
         for some, everything, again in subject("qwen3").on_ranks(4, run, start):
             assert some[0] == again[0]
-            # The first block has no backward at all. The input of the second needs no gradient, so the sum before its
-            # attention is one of the gradient of a norm's weight instead.
+            # The first block has no backward at all. The input of the second needs no gradient, but its norm's weight does.
             fewer = everything[0] - some[0]
-            assert fewer["all_reduce backward parameter"] == block.count("backward", "parameter") - 1 > 0
-            assert fewer["all_reduce backward activation"] == block.count("backward") + 1
+            assert fewer["all_reduce backward parameter"] == block.count("backward", "parameter") > 0
+            assert fewer["all_reduce backward activation"] == block.count("backward")
             for (_, own), of in ((some, 0), (everything, 1), (again, 0)):
                 dense = copy.deepcopy(subject("qwen3").dense)
                 freeze(dense, of)

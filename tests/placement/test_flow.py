@@ -16,7 +16,7 @@ from autotp.api import examples_for
 from autotp.axes.layout import Cut, Factor
 from autotp.axes.term import Axis, axes_of
 from autotp.errors import PlacementError, UnsoundPlanError
-from autotp.placement.conjugate import Price
+from autotp.placement.backward import Price, Values
 from autotp.placement.flow import Flow, Use
 from autotp.placement.place import Placement, place
 from autotp.placement.typed import TypedGraph
@@ -56,12 +56,15 @@ def problem_of(module: nn.Module, *inputs: torch.Tensor) -> UnitProblem:
     return problem
 
 
-def per_call(kind: str, node: torch.fx.Node, ranks: int, share: float) -> float:
+def per_call(kind: str, values: Values, ranks: int) -> float:
     return 1.0
 
 
-def per_element(kind: str, node: torch.fx.Node, ranks: int, share: float) -> float:
-    return share * math.prod(int(size) if isinstance(size, int) else size.node.hint for size in node.meta["val"].shape)
+def per_element(kind: str, values: Values, ranks: int) -> float:
+    def count(node: torch.fx.Node) -> int:
+        return math.prod(int(size) if isinstance(size, int) else size.node.hint for size in node.meta["val"].shape)
+
+    return sum(share * count(node) for node, share in values)
 
 
 def placed(
@@ -266,7 +269,29 @@ def test_q_k_and_v_share_one_sum_of_their_input_s_gradient() -> None:
     (enter,) = placement.backward.enters
     assert (enter.node.name, enter.over) == ("layer_norm", frozenset({OVER}))
     assert {consumer.name for consumer in enter.consumers} == {"linear", "linear_1", "linear_2"}
-    assert exact(Projections()) == {"all_reduce forward activation": 1, "all_reduce backward activation": 1}
+    wanting = torch.randn(2, 3, HIDDEN, requires_grad=True)
+    assert exact(Projections(), wanting) == {"all_reduce forward activation": 1, "all_reduce backward activation": 1}
+
+
+def test_where_the_input_wants_no_gradient_the_norm_s_weights_have_the_smaller_sum() -> None:
+    assert exact(Projections()) == {"all_reduce forward activation": 1, "all_reduce backward parameter": 1}
+
+
+class Stack(nn.Module):
+    """The first of equal layers is given data, the others want its gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Projections() for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_all_layers_of_a_stack_have_one_placement() -> None:
+    assert exact(Stack()) == {"all_reduce forward activation": 3, "all_reduce backward activation": 3}
 
 
 # -- what is refused -----------------------------------------------------------------------------------------------

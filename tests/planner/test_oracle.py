@@ -25,11 +25,10 @@ from tests.families import FAMILIES
 from tests.planner.oracle import (
     all_cuts,
     best_cuts,
-    chosen_sums,
+    chosen_seconds,
     factors_in_use,
-    least_sums,
-    least_sums_of_all,
-    local_seconds,
+    least_seconds,
+    least_seconds_of_all,
 )
 from tests.zoo.kinds import CAUSAL, Kind
 from tests.zoo.models import model_of
@@ -94,8 +93,8 @@ def test_no_labelling_of_gradients_is_cheaper(name: str) -> None:
     for block in blocks(name, 2):
         placement = placed(block, 2)
         assert len(factors_in_use(placement)) <= 1
-        seconds = local_seconds(placement, block.weigher)
-        assert chosen_sums(placement, seconds) == pytest.approx(least_sums(placement, seconds), rel=1e-9)
+        chosen = chosen_seconds(placement, block.weigher)
+        assert chosen == pytest.approx(least_seconds(placement, block.weigher, bound=chosen), rel=1e-9)
 
 
 TWO_FACTORS = [
@@ -115,9 +114,8 @@ def test_no_joint_labelling_over_two_factors_is_cheaper(name: str, tp: int, mach
     for block in blocks(name, tp, machine, tokens):
         placement = placed(block, tp)
         assert len(factors_in_use(placement)) == 2
-        seconds = local_seconds(placement, block.weigher)
-        chosen = chosen_sums(placement, seconds)
-        assert chosen == pytest.approx(least_sums(placement, seconds, bound=chosen), rel=1e-9)
+        chosen = chosen_seconds(placement, block.weigher)
+        assert chosen == pytest.approx(least_seconds(placement, block.weigher, bound=chosen), rel=1e-9)
 
 
 @pytest.mark.parametrize(("name", "tp"), [("deepseek_v2", 2), ("phi3", 4)])
@@ -132,9 +130,8 @@ def test_cuts_that_are_not_chosen_are_placed_at_least_cost_too(name: str, tp: in
             )
         except UnsoundPlanError:
             continue
-        seconds = local_seconds(placement, block.weigher)
-        chosen = chosen_sums(placement, seconds)
-        assert chosen == pytest.approx(least_sums(placement, seconds, bound=chosen), rel=1e-9), cuts
+        chosen = chosen_seconds(placement, block.weigher)
+        assert chosen == pytest.approx(least_seconds(placement, block.weigher, bound=chosen), rel=1e-9), cuts
         counted += 1
     assert counted >= 10
 
@@ -158,8 +155,7 @@ def test_remembering_frontiers_is_the_same_as_trying_everything() -> None:
     (problem,) = found.problems.values()
     weigher = Weigher(problem.graph, hardware(DEFAULT_HARDWARE), Workload())
     placement = choose(problem, 2, weigher).placement
-    seconds = local_seconds(placement, weigher)
-    least = least_sums_of_all(placement, seconds)
+    least = least_seconds_of_all(placement, weigher)
     assert 0 < least < math.inf
-    assert least_sums(placement, seconds) == pytest.approx(least, rel=1e-12)
-    assert chosen_sums(placement, seconds) == pytest.approx(least, rel=1e-12)
+    assert least_seconds(placement, weigher) == pytest.approx(least, rel=1e-12)
+    assert chosen_seconds(placement, weigher) == pytest.approx(least, rel=1e-12)

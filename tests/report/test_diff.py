@@ -28,7 +28,7 @@ from autotp.planner.plan import Plan
 from autotp.planner.survey import Survey, survey
 from autotp.report.diff import GraphDiff, make_diff
 from autotp.report.diff import make as make_module
-from autotp.report.diff.data import Diff, Step, UnitDiff
+from autotp.report.diff.data import Diff, Step, Transfer, UnitDiff
 from autotp.report.diff.graphs import is_visible
 from autotp.rewrite.apply import apply_plan, make_compilers
 from autotp.rewrite.build import Program, build
@@ -87,10 +87,15 @@ def test_every_node_of_the_traced_graph_is_there_once(family: str) -> None:
 def test_transfers_are_the_plans_collectives(family: str) -> None:
     diff = difference(family, 4)
     for plan, unit in zip(diff.plan.units, diff.units, strict=True):
-        transfers = [s.transfer for s in unit.steps if s.transfer and s.transfer.moves]
         planned = Counter((c.phase == "backward", round(c.wire_bytes)) for c in plan.collectives)
-        forward = Counter((False, round(t.forward_bytes)) for t in transfers if t.forward_bytes)
-        backward = Counter((True, round(t.backward_bytes)) for t in transfers if t.backward_bytes)
+        calls: dict[frozenset[str], list[Transfer]] = {}
+        for step in unit.steps:
+            if step.transfer and step.transfer.moves:
+                calls.setdefault(frozenset([step.name, *step.transfer.together]), []).append(step.transfer)
+        assert all(len(transfers) == len(names) for names, transfers in calls.items())
+        sent = [(sum(t.forward_bytes for t in own), sum(t.backward_bytes for t in own)) for own in calls.values()]
+        forward = Counter((False, round(ahead)) for ahead, _ in sent if ahead)
+        backward = Counter((True, round(back)) for _, back in sent if back)
         assert not unit.steps or forward + backward == planned
 
 

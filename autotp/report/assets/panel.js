@@ -70,7 +70,7 @@ function transferHtml(transfer) {
     return `<div class="${bytes ? "busy" : ""}"><div class="label">${name}</div><div class="kind">${safe(transfer[name])}</div>
       <div class="label">${bytes ? `${byteSize(bytes)} a rank · ${duration(transfer[`${name}_seconds`])}` : "no bytes move"}</div></div>`;
   };
-  const facts = [`${transfer.ranks} ranks`, transfer.elements ? `${transfer.elements} elements` : "", `on ${transfer.of === "parameter" ? "a parameter’s gradient" : "an activation"}`];
+  const facts = [`${transfer.ranks} ranks`, transfer.elements ? `${transfer.elements} elements` : "", `on ${transfer.of === "parameter" ? "a parameter’s gradient" : "an activation"}`, transfer.together.length ? `one call with ${transfer.together.join(", ")}` : ""];
   return `<div class="phases">${phase("forward")}${phase("backward")}</div><p class="mono">${safe(facts.filter(Boolean).join(" · "))}</p>`;
 }
 function weightHtml(step) {

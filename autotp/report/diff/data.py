@@ -47,7 +47,8 @@ class Value:
 
 @dataclass(frozen=True)
 class Transfer:
-    """What an inserted node does in each phase, over which ranks, and the bytes on the wire and seconds of each."""
+    """What an inserted node does in each phase, over which ranks, and the bytes on the wire and seconds of each; the rows
+    whose values the same call sends."""
 
     forward: str
     backward: str
@@ -59,6 +60,7 @@ class Transfer:
     backward_bytes: float
     forward_seconds: float
     backward_seconds: float
+    together: tuple[str, ...] = ()
 
     @property
     def moves(self) -> bool:

@@ -54,7 +54,9 @@ class Reasons:
     def of(self, node: torch.fx.Node) -> tuple[str, str]:
         """Who and why for a node of the graph after."""
         if "collective" in node.meta:
-            return self._inserted(node, node.meta["collective"])
+            by, why = self._inserted(node, node.meta["collective"])
+            others = [_title(self.sides.source(other)) for other in node.meta.get("together", ())]
+            return by, f"{why}. One call sends it together with {_list(others)}" if others else why
         if "made" in node.meta:
             return REWRITTEN, str(node.meta["made"])
         if node.op in ("output", "placeholder", "get_attr"):
@@ -145,10 +147,13 @@ _POSITIONS = {
 
 def _names(users: Iterable[torch.fx.Node]) -> str:
     """The readers of a value in words: `a, b and c`."""
-    names = [_title(user) for user in users if is_visible(user)]
+    return _list([_title(user) for user in users if is_visible(user)]) or "nobody"
+
+
+def _list(names: list[str]) -> str:
     if len(names) > 4:
         names = [*names[:3], f"{len(names) - 3} more"]
-    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:]))) or "nobody"
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def _title(node: torch.fx.Node) -> str:

@@ -194,7 +194,10 @@ class _Steps:
 
     def _transfer(self, node: torch.fx.Node) -> Transfer | None:
         collective = node.meta.get("collective")
-        return None if collective is None else self.transfers.of(collective, self._priced_name(node))
+        if collective is None:
+            return None
+        others = tuple(self.names[other] for other in node.meta.get("together", ()))
+        return replace(self.transfers.of(collective, self._priced_name(node)), together=others)
 
     def _priced_name(self, node: torch.fx.Node) -> str:
         return self.sides.placed(node)[0].name

@@ -109,11 +109,12 @@ def shapes(several: Sequence[Sequence[str]]) -> str:
 
 
 def moves(step: Step) -> str:
-    """The bytes a step moves, by phase."""
+    """The bytes a step moves, by phase, and the steps that the same call serves."""
     if step.transfer is None:
         return ""
     phases = ("forward", step.transfer.forward_bytes), ("backward", step.transfer.backward_bytes)
-    return ", ".join(f"{byte_size(size)} {phase}" for phase, size in phases if size)
+    with_others = [f"with {', '.join(step.transfer.together)}"] if step.transfer.together else []
+    return ", ".join([*(f"{byte_size(size)} {phase}" for phase, size in phases if size), *with_others])
 
 
 @dataclass(frozen=True)

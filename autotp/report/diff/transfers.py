@@ -47,14 +47,18 @@ class Transfers:
     def _prices(self, what: Inserted, name: str) -> list[Collective]:
         if what.kind in ("slice", "leave", "once", "own", "opened", "shut") or what.phase == "deferred":
             return []
+        priced = self._of(name)
         if what.kind in _AT_POSITIONS:
-            return [c for c in self.priced if c.node == name and (c.kind, c.phase) in _AT_POSITIONS[what.kind]]
+            return [c for c in priced if (c.kind, c.phase) in _AT_POSITIONS[what.kind]]
         if what.kind == "all_gather":
-            marker = self.markers.get(name)
-            gathers = [c for c in self.priced if c.node == name and c.kind == "all_gather"]
-            return gathers or [c for c in self.priced if c.node == marker]
-        same = (what.kind, what.phase, what.of, name, what.over)
-        return [c for c in self.priced if (c.kind, c.phase, c.of, c.node, c.over) == same][:1]
+            gathers = [c for c in priced if c.kind == "all_gather"]
+            return gathers or self._of(self.markers.get(name, ""))
+        same = (what.kind, what.phase, what.of, what.over)
+        return [c for c in priced if (c.kind, c.phase, c.of, c.over) == same][:1]
+
+    def _of(self, name: str) -> list[Collective]:
+        """What the collectives send of one value."""
+        return [part for c in self.priced if (part := c.only(name)) is not None]
 
 
 # The priced collectives of nodes around values that are cut over positions.

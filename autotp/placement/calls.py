@@ -1,0 +1,194 @@
+"""What is sent together: collectives over the same ranks of which none waits for what another one gives are one call.
+
+A call has its latency, whatever it sends, and what is sent together is copied side by side first: small values are joined,
+large ones go by themselves. The smallest come first, and each joins the first call that it can and that is cheaper so. It
+can if the graph has an order afterwards: nothing that a call waits for may wait for that call. What writes into memory, draws
+random numbers or asks an object keeps its place among those that do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+
+from ..axes.layout import Factor
+from ..axes.term import axes_of
+from .backward import Backward, Price, Version
+from .flow import Flow, local_share
+from .sequence import SequenceCut
+from .typed import TypedGraph, cut_in, is_of_parameters
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A value that a collective sends: by itself, or together with others.
+
+    `scattered` are the mesh factors over which the backward of a gather sums the gradient before a rank takes its slice.
+    """
+
+    kind: str
+    phase: str
+    of: str
+    version: Version
+    over: frozenset[Factor]
+    scattered: frozenset[Factor] = frozenset()
+
+    @property
+    def node(self) -> torch.fx.Node:
+        """The node whose value it is; for a gather the marker behind it."""
+        return self.version[0]
+
+
+# What one call sends, in the order of the graph.
+Together: TypeAlias = tuple[Sent, ...]
+
+
+def calls(
+    typed: TypedGraph, flow: Flow, backward: Backward, cut: SequenceCut | None, price: Price
+) -> tuple[Together, ...]:
+    """Everything that is summed or gathered inside a unit, by the calls that send it."""
+    order = {node: number for number, node in enumerate(typed.graph.nodes)}
+
+    def place(sent: Sent) -> tuple[Any, ...]:  # the same on every rank
+        return order[sent.node], sent.version[1], sent.kind, sent.phase, sorted(sent.over)
+
+    sent = sorted(set(_sent(typed, flow, backward, cut)), key=place)
+    return _Joining(typed, flow, sent, price).run()
+
+
+def seconds_of(typed: TypedGraph, flow: Flow, calls: Iterable[Together], price: Price) -> float:
+    """The price of some calls, their backward included; the same on every rank, whatever their order."""
+    return math.fsum(_seconds(typed, flow, call, price) for call in calls)
+
+
+def _seconds(typed: TypedGraph, flow: Flow, call: Together, price: Price) -> float:
+    first = call[0]
+    whole = first.kind == "all_gather"
+    values = tuple((sent.node, 1.0 if whole else local_share(typed, flow, sent.node)) for sent in call)
+    total = price(first.kind, values, _ranks(first.over))
+    if first.scattered:
+        total += price(scatter_kind(first), values, _ranks(first.scattered))
+    return total
+
+
+def scatter_kind(gather: Sent) -> str:
+    """How the backward of a gather sums: at once in slices, if over all ranks that it gathers from."""
+    return "reduce_scatter" if gather.scattered == gather.over else "all_reduce"
+
+
+def _ranks(over: Iterable[Factor]) -> int:
+    return math.prod(factor.size for factor in over)
+
+
+def _sent(typed: TypedGraph, flow: Flow, backward: Backward, cut: SequenceCut | None) -> Iterator[Sent]:
+    for node, over in flow.reduces().items():
+        if cut is None or not cut.is_cut((node, True)):
+            yield Sent("all_reduce", "forward", "activation", (node, True), over)
+    scattered = {scatter.node: scatter.over for scatter in backward.scatters}
+    for node, fact in typed.facts.items():
+        if fact.collects and flow.held[fact.operands[0]]:
+            over = flow.varies(fact.operands[0])
+            yield Sent("all_gather", "forward", "activation", (node, False), over, scattered.get(node, frozenset()))
+    for enter in backward.enters:
+        version = enter.node, enter.reduced
+        if cut is None or not cut.is_cut(version):  # what gathers a cut value sums its gradient
+            of = "parameter" if is_of_parameters(typed, enter.node) else "activation"
+            yield Sent("all_reduce", "backward", of, version, enter.over)
+    if cut is not None:
+        for node, of in cut.sums.items():
+            yield Sent("all_reduce", "backward", of, (node, False), frozenset(cut.over))
+
+
+class _Joining:
+    def __init__(self, typed: TypedGraph, flow: Flow, sent: list[Sent], price: Price) -> None:
+        self.typed, self.flow, self.sent, self.price = typed, flow, sent, price
+        self.waits = _waits(typed, sent)
+        self.cost: dict[Together, float] = {}
+
+    def run(self) -> tuple[Together, ...]:
+        found: list[Together] = []
+        for each in sorted(self.sent, key=lambda sent: self._seconds((sent,))):
+            number = next((n for n, call in enumerate(found) if self._joins(each, n, found)), None)
+            if number is None:
+                found.append((each,))
+            else:
+                found[number] = (*found[number], each)
+        order = {each: number for number, each in enumerate(self.sent)}
+        in_order = [tuple(sorted(call, key=order.__getitem__)) for call in found]
+        return tuple(sorted(in_order, key=lambda call: order[call[0]]))
+
+    def _joins(self, each: Sent, number: int, found: list[Together]) -> bool:
+        call = found[number]
+        together = (*call, each)
+        if not self._alike(call[0], each) or self._seconds(together) >= self._seconds(call) + self._seconds((each,)):
+            return False
+        return _have_an_order([*found[:number], together, *found[number + 1 :]], self.waits)
+
+    def _alike(self, one: Sent, other: Sent) -> bool:
+        def kind(each: Sent) -> tuple[object, ...]:
+            return each.kind, each.phase, each.of, each.over, each.scattered, each.node.meta["val"].dtype
+
+        return self._may_join(one) and self._may_join(other) and kind(one) == kind(other)
+
+    def _may_join(self, each: Sent) -> bool:
+        """Returns if a value is one tensor that nobody writes into: who reads what is written reads that memory, and no copy."""
+        if isinstance(each.node.meta["val"], (list, tuple)) or each.node in self.flow.written:
+            return False
+        if each.kind != "all_gather":
+            return True
+        (value,) = self.typed.facts[each.node].operands
+        dims = [term for term in self.typed.facts[value].dims if cut_in(set(axes_of(term)), self.flow.cuts)]
+        return len(dims) == 1 and each.scattered in (frozenset(), each.over)
+
+    def _seconds(self, call: Together) -> float:
+        if call not in self.cost:
+            self.cost[call] = _seconds(self.typed, self.flow, call, self.price)
+        return self.cost[call]
+
+
+def _waits(typed: TypedGraph, sent: list[Sent]) -> Mapping[Sent, frozenset[Sent]]:
+    """For everything that is sent what must have been sent before: its value is made from it, or comes after it in order."""
+    at: dict[torch.fx.Node, frozenset[Sent]] = {}
+    for each in sent:
+        at[each.node] = at.get(each.node, frozenset()) | {each}
+    behind: dict[torch.fx.Node, frozenset[Sent]] = {}
+    in_order, last = keeps_order(typed.graph), frozenset[Sent]()
+    for node in typed.graph.nodes:
+        sources = [behind[source] | at.get(source, frozenset()) for source in node.all_input_nodes]
+        behind[node] = frozenset[Sent]().union(*sources)
+        if node in in_order:
+            behind[node] = last = behind[node] | last
+    # A gradient's sum stands behind the value, and so behind the value's own sum.
+    return {each: behind[each.node] | {o for o in at[each.node] if o.phase < each.phase} for each in sent}
+
+
+def _have_an_order(found: list[Together], waits: Mapping[Sent, frozenset[Sent]]) -> bool:
+    """Returns if calls can follow one another so that each waits only for those before."""
+    left = list(found)
+    while left:
+        missing = frozenset(each for call in left for each in call)
+        ready = [call for call in left if not any(waits[each] & missing for each in call)]
+        if not ready:
+            return False
+        left = [call for call in left if call not in ready]
+    return True
+
+
+def keeps_order(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:
+    """Nodes that must stay in the order they have among each other: all but the inputs, where memory is written or gradients
+    are turned off and on; else those that are not plain functions of tensors and numbers."""
+    called = [node for node in graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
+    if any("writes" in node.meta or node.target is torch._C._set_grad_enabled for node in called):
+        return frozenset(called)
+    return frozenset(node for node in called if not _is_function(node))
+
+
+def _is_function(node: torch.fx.Node) -> bool:
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return "collective" in node.meta or getattr(target, "__module__", "") in ("_operator", "math")
+    return not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags

@@ -1,0 +1,182 @@
+"""What is sent in one call: small values of which none is behind another, in an order that the rewritten graph still has."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn.functional import dropout
+
+from autotp.placement.backward import Values
+from autotp.placement.place import Placement
+from autotp.rewrite.build import build
+from autotp.runtime.ranks import Ranks
+from autotp.runtime.simulate import simulate
+from autotp.runtime.slices import take
+from tests.placement.test_flow import HIDDEN, INNER, UP, Mlp, X, exact, per_element, placed
+
+OTHER_UP = ("other.weight", 0, 0)
+
+
+def normalised(y: torch.Tensor) -> torch.Tensor:
+    """A norm over all of a cut dim: it sums a number a row over the ranks."""
+    return y * (y.square().sum(-1, keepdim=True) + 1).rsqrt()
+
+
+class Two(nn.Module):
+    """Two projections, cut alike, what is made of each, and the product of both."""
+
+    def __init__(self, one: Callable[..., torch.Tensor], other: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.functions = one, other
+        self.up, self.other = (nn.Linear(HIDDEN, INNER, bias=False) for _ in range(2))
+        self.down = nn.Linear(INNER, HIDDEN, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        one, other = self.functions
+        return self.down(one(self.up(x)) * other(self.other(x)))
+
+
+def cut(module: nn.Module, price: Callable[[str, Values, int], float] = per_element) -> Placement:
+    return placed(module, UP, OTHER_UP, ("down.weight", 1, 0), inputs=(X.clone().requires_grad_(),), price=price)
+
+
+def latency(kind: str, values: Values, ranks: int) -> float:
+    """A call costs as much as sending, or as copying, 50 elements."""
+    return 50 + per_element(kind, values, ranks) * (2 if len(values) > 1 else 1)
+
+
+def equals_dense(module: nn.Module) -> None:
+    """Two ranks compute what the whole module does, and its gradients; joined calls are the only ones there are."""
+    placement = cut(module, latency)
+    program = build(placement, {}, "module")
+
+    def run(ranks: Ranks) -> list[torch.Tensor]:
+        own, x = copy.deepcopy(module), X.clone().requires_grad_()
+        for name, layouts in program.layouts.items():
+            parameter = own.get_parameter(name)
+            parameter.data = take(parameter.detach(), layouts, ranks.rank)
+        with ranks.logging() as log:
+            (result,) = program.run(own, ranks, x)
+            result.square().sum().backward()
+        assert len(log.calls) == len(placement.calls)
+        return [result.detach(), x.grad, *(parameter.grad for parameter in own.parameters())]
+
+    x = X.clone().requires_grad_()
+    module(x).square().sum().backward()
+    gradients = [parameter.grad for parameter in module.parameters()]
+    names = [name for name, _ in module.named_parameters()]
+    for rank, (result, gradient, *own) in enumerate(simulate(2, run)):
+        torch.testing.assert_close(result, module(X))
+        torch.testing.assert_close(gradient, x.grad)
+        for name, local, whole in zip(names, own, gradients, strict=True):
+            torch.testing.assert_close(local, take(whole, program.layouts[name], rank))
+
+
+def forward(placement: Placement) -> list[list[str]]:
+    return [[sent.node.name for sent in call] for call in placement.calls if call[0].phase == "forward"]
+
+
+def test_sums_that_wait_for_nothing_of_each_other_are_one_call() -> None:
+    module = Two(normalised, normalised)
+    sizes = [len(call) for call in forward(cut(module, latency))]
+    assert sizes == [2, 1]
+    equals_dense(module)
+
+
+def test_a_sum_that_is_made_of_another_comes_after_it() -> None:
+    module = Two(lambda y: normalised(normalised(y).relu()), torch.relu)
+    assert [len(call) for call in forward(cut(module, latency))] == [1, 1, 1]
+    equals_dense(module)
+
+
+def test_the_second_of_one_chain_may_go_with_the_only_one_of_another() -> None:
+    """Values are taken in the order of the graph, which is why it goes with the first; either way two calls are three sums."""
+    module = Two(lambda y: normalised(normalised(y).relu()), normalised)
+    assert sorted(len(call) for call in forward(cut(module, latency))) == [1, 1, 2]
+    equals_dense(module)
+
+
+def test_large_values_go_by_themselves() -> None:
+    """Copying the sum of six rows of 16 costs more than a call, that of six numbers less."""
+    placement = cut(Two(normalised, normalised), latency)
+    assert [len(call) for call in forward(placement)] == [2, 1]
+    assert [len(call) for call in forward(cut(Two(normalised, normalised)))] == [1, 1, 1]
+
+
+def test_values_of_other_dtypes_do_not_lie_side_by_side() -> None:
+    module = Two(normalised, lambda y: normalised(y.double()).float())
+    assert [len(call) for call in forward(cut(module, latency))] == [1, 1, 1]
+
+
+def test_calls_that_would_wait_for_one_another_are_not_made() -> None:
+    """The first sums of both chains are of other dtypes, the second ones the other way round: joining both pairs would let
+    each call wait for the other."""
+
+    def one(y: torch.Tensor) -> torch.Tensor:
+        return normalised(normalised(y).double()).float()
+
+    def other(y: torch.Tensor) -> torch.Tensor:
+        return normalised(normalised(y.double()).float())
+
+    module = Two(one, other)
+    assert sorted(len(call) for call in forward(cut(module, latency))) == [1, 1, 1, 2]
+    equals_dense(module)
+
+
+def noisy(y: torch.Tensor) -> torch.Tensor:
+    return normalised(y) * torch.rand(1)
+
+
+def test_random_numbers_are_drawn_in_the_model_s_order() -> None:
+    placement = cut(Two(noisy, noisy), latency)
+    assert [len(call) for call in forward(placement)] == [2, 1]
+    before = [node.name for node in placement.typed.graph.nodes if node.target is torch.ops.aten.rand.default]
+    assert len(before) == 2
+    after = build(placement, {}, "two").graph
+    assert [node.meta["origin"] for node in after.nodes if node.meta.get("origin") in before] == before
+
+
+def test_a_draw_between_two_sums_keeps_them_apart() -> None:
+    """The first draw is behind the first sum, and the second sum is behind the second draw, which comes after the first."""
+    module = Two(lambda y: dropout(normalised(y)), lambda y: normalised(dropout(y)))
+    assert [len(call) for call in forward(cut(module, latency))] == [1, 1, 1]
+
+
+class Written(Two):
+    """What is summed of the first projection is written into."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        one, other = self.up(x), self.other(x)
+        total = one.square().sum(-1, keepdim=True)
+        total[:, 0].add_(1)
+        return self.down(one * total.rsqrt() * normalised(other))
+
+
+def test_what_is_written_in_place_is_sent_alone() -> None:
+    module = Written(torch.relu, torch.relu)
+    assert all(len(call) == 1 for call in forward(cut(module, latency)))
+    equals_dense(module)
+
+
+def test_gradients_of_parameters_are_one_call_and_those_of_activations_another() -> None:
+    class Scaled(Mlp):
+        """Whole weights inside of a cut region, as of a norm over every head."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale, self.shift = nn.Parameter(torch.ones(1)), nn.Parameter(torch.zeros(1))
+
+        def between(self, y: torch.Tensor) -> torch.Tensor:
+            return (y * self.scale + self.shift).relu()
+
+    placement = placed(Scaled(), UP, ("down.weight", 1, 0), inputs=(X.clone().requires_grad_(),), price=latency)
+    backward = [[sent.node.name for sent in call] for call in placement.calls if call[0].phase == "backward"]
+    assert sorted(map(sorted, backward)) == [["scale", "shift"], ["tensor_0"]]
+    assert exact(Scaled(), X.clone().requires_grad_()) == {
+        "all_reduce forward activation": 1,
+        "all_reduce backward activation": 1,
+        "all_reduce backward parameter": 1,
+    }
