@@ -370,7 +370,7 @@ def test_an_unknown_operator_keeps_its_parameters_whole_and_is_named() -> None:
 def test_an_operator_rule_of_ones_own_lets_it_be_cut(tmp_path: Path) -> None:
     (tmp_path / "ops").mkdir()
     (tmp_path / "ops" / "own.toml").write_text('[autotp_test.pointwise]\nlinear_jointly = ["twice"]\n')
-    report = autotp.verify(Unknown(), 2, example=X, rules=[tmp_path])
+    report = autotp.verify(Unknown(), 2, example=X.clone().requires_grad_(), rules=[tmp_path])
     report.raise_for_failure()
     assert report.counted == {"all_reduce forward activation": 1, "all_reduce backward activation": 1}
 
@@ -406,7 +406,7 @@ def test_a_statistic_is_a_near_miss_until_a_rule_allows_it(rules: Path) -> None:
                  '[classes]\nstatistic = ["aten.mean"]\n')  # fmt: skip
     (proposal,) = problem_of(Normed(), X, (rules,)).proposals
     assert (proposal.rule.name, [axis.size for axis in proposal.axes]) == ("normed_mlp", [48])
-    report = autotp.verify(Normed(), 2, example=X, rules=[rules])
+    report = autotp.verify(Normed(), 2, example=X.clone().requires_grad_(), rules=[rules])
     report.raise_for_failure()
     assert report.counted == {"all_reduce forward activation": 2, "all_reduce backward activation": 2}
     assert {p.rule for p in autotp.plan(Normed(), 2, example=X, rules=[rules]).units[0].parameters} == {

@@ -117,7 +117,7 @@ REFUSED = [
         "model.layers.0.self_attn.q_norm needs an all-reduce at reduce that is not at the end of a layer",
     ),
     ("gptj", "tp_plan", "the model's own code counts on whole sizes, which other systems do not change"),
-    ("deepseek_v2", "tp_plan", "needs a reduce-scatter of the gradient at gather_1"),
+    ("deepseek_v2", "tp_plan", "self_attn needs an all-reduce of the gradient at enter_3"),
     ("qwen3", "torch", "the gradient of model.layers.*.self_attn.q_norm is summed over the ranks"),
     ("gpt_neox", "deepspeed", "--set 'gpt_neox.embed_in=replicate'"),
 ]
@@ -129,6 +129,13 @@ def test_what_a_system_cannot_express_is_refused_with_the_reason(name: str, syst
     study = Study(FAMILIES[name].config(), settings=settings)
     with pytest.raises(PlanError, match=re.escape(reason)):
         study.export(study.plan(2), system)
+
+
+def test_a_gather_whose_gradient_is_scattered_is_refused() -> None:
+    """As it is where bytes count more than calls."""
+    study = Study(FAMILIES["deepseek_v2"].config(), tokens=10**6)
+    with pytest.raises(PlanError, match=r"q_a_proj needs a reduce-scatter of the gradient at gather"):
+        study.export(study.plan(2), "tp_plan")
 
 
 def test_padding_is_refused() -> None:
