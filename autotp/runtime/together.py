@@ -12,6 +12,8 @@ from .collectives import enter, gather, own_slice, reduce
 from .ranks import Ranks
 from .slices import join
 
+aten = torch.ops.aten
+
 Values: TypeAlias = tuple[torch.Tensor, ...]
 # The dim along which a value is gathered, and its layout.
 Place: TypeAlias = tuple[int, Layout]
@@ -104,13 +106,15 @@ def _are_alike(values: Sequence[torch.Tensor]) -> bool:
 
 
 def _side_by_side(values: Sequence[torch.Tensor]) -> torch.Tensor:
-    return torch.cat([value.reshape(-1) for value in values])
+    return aten.flatten_dense_tensors.default(values)
 
 
 def _apart(flat: torch.Tensor, like: Sequence[torch.Tensor]) -> Values:
     """The values that lie side by side, in the shapes of others."""
-    parts = flat.split([value.numel() for value in like])
-    return tuple([part.view(value.shape) for part, value in zip(parts, like, strict=True)])
+    if torch.compiler.is_compiling():  # which does not know the operator
+        parts = flat.split([value.numel() for value in like])
+        return tuple([part.view(value.shape) for part, value in zip(parts, like, strict=True)])
+    return tuple(aten.unflatten_dense_tensors.default(flat, like))
 
 
 def _gathered(ranks: Ranks, factors: Factors, places: Sequence[Place], values: Values) -> Values:
