@@ -179,11 +179,13 @@ def _have_an_order(found: list[Together], waits: Mapping[Sent, frozenset[Sent]])
 
 
 def keeps_order(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:
-    """Nodes that must stay in the order they have among each other: all but the inputs, where memory is written or gradients
-    are turned off and on; else those that are not plain functions of tensors and numbers."""
+    """Nodes that must stay in the order they have among each other: those that are not plain functions of tensors and
+    numbers, or all that were traced, where memory is written or gradients are turned off and on. What was inserted goes
+    where its values are; a view of what is written keeps its place too."""
     called = [node for node in graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
     if any("writes" in node.meta or node.target is torch._C._set_grad_enabled for node in called):
-        return frozenset(called)
+        written = {shared for node in called for shared in node.meta.get("writes", ())}
+        return frozenset(n for n in called if "collective" not in n.meta or not written.isdisjoint(n.all_input_nodes))
     return frozenset(node for node in called if not _is_function(node))
 
 

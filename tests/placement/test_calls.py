@@ -145,6 +145,24 @@ def test_a_draw_between_two_sums_keeps_them_apart() -> None:
     assert [len(call) for call in forward(cut(module, latency))] == [1, 1, 1]
 
 
+class Detour(Two):
+    """Gradients are off for a while, so that everything keeps its order; both sums are there before one is read."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        one, other = self.up(x), self.other(x)
+        with torch.no_grad():
+            middle = x.mean(-1, keepdim=True)
+        first = one.square().sum(-1, keepdim=True)
+        second = other.square().sum(-1, keepdim=True)
+        return self.down(one * (first + 1).rsqrt() * other * (second + 1).rsqrt()) + middle
+
+
+def test_a_call_stands_behind_all_of_its_values_where_everything_keeps_its_order() -> None:
+    module = Detour(torch.relu, torch.relu)
+    assert [len(call) for call in forward(cut(module, latency))] == [2, 1]
+    equals_dense(module)
+
+
 class Written(Two):
     """What is summed of the first projection is written into."""
 
