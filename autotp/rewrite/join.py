@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import torch
 
 from ..axes.layout import ordered
+from ..errors import PlacementError
 from ..placement.calls import Sent, Together, keeps_order
 from ..runtime import together
 from ..runtime.together import Place
@@ -78,7 +79,10 @@ def _part(number: int) -> Callable[..., Any]:
 
 
 def _put_in_order(graph: torch.fx.Graph) -> None:
-    """Move nodes as little as possible so that each comes after what it reads. Inputs come first."""
+    """Move nodes as little as possible so that each comes after what it reads. Inputs come first.
+
+    Raises PlacementError if there is no such order, which the placement has made sure of.
+    """
     nodes = list(graph.nodes)
     in_order = keeps_order(graph)
     after: dict[torch.fx.Node, list[torch.fx.Node]] = {node: list(node.users) for node in nodes}
@@ -93,12 +97,18 @@ def _put_in_order(graph: torch.fx.Graph) -> None:
     ready = [rank[node] for node in nodes if not waiting[node]]
     heapq.heapify(ready)
     (output,) = graph.find_nodes(op="output")
+    left = set(nodes)
     while ready:
         node = by_rank[heapq.heappop(ready)]
+        left.discard(node)
         if node is not output:
             output.prepend(node)
         for user in after[node]:
             waiting[user] -= 1
             if not waiting[user]:
                 heapq.heappush(ready, rank[user])
-    graph.lint()
+    if left:
+        first = min(left, key=rank.__getitem__)
+        raise PlacementError(
+            f"a collective of several values waits for itself: {first.name} ({first.target}) cannot be ordered"
+        )
