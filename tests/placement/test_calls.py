@@ -164,13 +164,14 @@ def test_a_call_stands_behind_all_of_its_values_where_everything_keeps_its_order
 
 
 class Written(Two):
-    """What is summed of the first projection is written into."""
+    """What is summed of the first projection is written into, after both sums are there."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         one, other = self.up(x), self.other(x)
-        total = one.square().sum(-1, keepdim=True)
-        total[:, 0].add_(1)
-        return self.down(one * total.rsqrt() * normalised(other))
+        first = one.square().sum(-1, keepdim=True)
+        second = other.square().sum(-1, keepdim=True)
+        first[:, 0].add_(1)
+        return self.down(one * first.rsqrt() * other * (second + 1).rsqrt())
 
 
 def test_what_is_written_in_place_is_sent_alone() -> None:
