@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import networkx as nx
 import torch
 
 from ..axes.layout import Factor
@@ -168,14 +169,9 @@ def _waits(typed: TypedGraph, sent: list[Sent]) -> Mapping[Sent, frozenset[Sent]
 
 def _have_an_order(found: list[Together], waits: Mapping[Sent, frozenset[Sent]]) -> bool:
     """Returns if calls can follow one another so that each waits only for those before."""
-    left = list(found)
-    while left:
-        missing = frozenset(each for call in left for each in call)
-        ready = [call for call in left if not any(waits[each] & missing for each in call)]
-        if not ready:
-            return False
-        left = [call for call in left if call not in ready]
-    return True
+    call_of = {each: number for number, call in enumerate(found) for each in call}
+    order: Any = nx.DiGraph((call_of[o], call_of[each]) for each in call_of for o in waits[each] if o in call_of)
+    return bool(nx.is_directed_acyclic_graph(order))
 
 
 def keeps_order(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:

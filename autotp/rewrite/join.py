@@ -6,11 +6,11 @@ call; those that must keep an order among each other do.
 
 from __future__ import annotations
 
-import heapq
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import networkx as nx
 import torch
 
 from ..axes.layout import ordered
@@ -83,32 +83,16 @@ def _put_in_order(graph: torch.fx.Graph) -> None:
 
     Raises PlacementError if there is no such order, which the placement has made sure of.
     """
-    nodes = list(graph.nodes)
-    in_order = keeps_order(graph)
-    after: dict[torch.fx.Node, list[torch.fx.Node]] = {node: list(node.users) for node in nodes}
-    for one, next_one in itertools.pairwise([node for node in nodes if node in in_order]):
-        after[one].append(next_one)
-    waiting = dict.fromkeys(nodes, 0)
-    for behind in after.values():
-        for node in behind:
-            waiting[node] += 1
+    nodes, in_order = list(graph.nodes), keeps_order(graph)
+    order: Any = nx.DiGraph((source, node) for node in nodes for source in node.all_input_nodes)
+    order.add_nodes_from(nodes)
+    order.add_edges_from(itertools.pairwise(node for node in nodes if node in in_order))
     rank = {node: (node.op not in ("placeholder", "get_attr"), number) for number, node in enumerate(nodes)}
-    by_rank = {own: node for node, own in rank.items()}
-    ready = [rank[node] for node in nodes if not waiting[node]]
-    heapq.heapify(ready)
-    (output,) = graph.find_nodes(op="output")
-    left = set(nodes)
-    while ready:
-        node = by_rank[heapq.heappop(ready)]
-        left.discard(node)
-        if node is not output:
-            output.prepend(node)
-        for user in after[node]:
-            waiting[user] -= 1
-            if not waiting[user]:
-                heapq.heappush(ready, rank[user])
-    if left:
-        first = min(left, key=rank.__getitem__)
+    try:
+        *others, output = nx.lexicographical_topological_sort(order, key=lambda node: (node.op == "output", rank[node]))
+    except nx.NetworkXUnfeasible:
         raise PlacementError(
-            f"a collective of several values waits for itself: {first.name} ({first.target}) cannot be ordered"
-        )
+            "a collective of several values waits for itself: the placement must not join them"
+        ) from None
+    for node in others:
+        output.prepend(node)
