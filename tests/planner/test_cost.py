@@ -8,7 +8,7 @@ from torch import nn
 
 import autotp
 from autotp.errors import UsageError
-from autotp.planner.cost import Hardware, hardware, hardware_presets, wire_bytes
+from autotp.planner.cost import DEFAULT_HARDWARE, Hardware, hardware, hardware_presets, wire_bytes
 from autotp.planner.make import make_plan
 from autotp.planner.plan import CollectivePlan
 from autotp.planner.survey import survey
@@ -160,3 +160,13 @@ def test_stacked_streams_are_no_batch() -> None:
     assert [c.elements for c in stacked] == ["32·b·s"] * 2
     assert [c.elements for c in plain] == ["8·b·s"] * 2
     assert [c.wire_bytes for c in stacked] == [4 * c.wire_bytes for c in plain]
+
+
+def test_values_that_share_a_call_are_copied_first_so_large_ones_do_not() -> None:
+    machine = hardware(DEFAULT_HARDWARE)
+    alone, together = (machine.seconds("all_reduce", 1e6, 2, together=several) for several in (False, True))
+    assert together - alone == pytest.approx(2 * 1e6 / (machine.memory_gbps * 1e9))
+    for tokens, sums in ((4096, 3), (10**7, 4)):
+        block = autotp.plan(FAMILIES["olmo2"].config(), 2, tokens=tokens).unit_of("model.layers.0")
+        assert block is not None
+        assert block.count("forward") == sums
