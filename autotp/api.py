@@ -29,8 +29,9 @@ from .planner.make import make_plan
 from .planner.plan import Plan
 from .planner.survey import Example, Survey, survey
 from .report.diff import GraphDiff, make_diff
-from .rewrite.again import apply_again, dense_structure, held_layouts, is_changed, values_added
-from .rewrite.apply import ATTRIBUTE, apply_plan, check_plan, make_compilers
+from .rewrite.again import apply_again, held_layouts, is_changed, values_added
+from .rewrite.apply import apply_plan, check_plan, make_compilers
+from .rewrite.held import ATTRIBUTE, dense_structure
 from .runtime.ranks import ProcessRanks, Ranks
 
 # What a user may name as a model: a module, a transformers configuration, a folder, a config.json or a type name.

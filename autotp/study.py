@@ -12,6 +12,7 @@ import torch
 
 from .api import Source, check_size, examples_for, rule_folders
 from .boundaries import with_boundaries
+from .capture.clone import on_meta
 from .errors import AutotpError, UsageError
 from .huggingface import models, tp_plan
 from .huggingface.losses import reading_of_logits
@@ -27,7 +28,6 @@ from .planner.work import Work, placed_as_planned, work_of
 from .report.diff import make_diff
 from .report.export import export
 from .rewrite.apply import check_plan
-from .rewrite.compiler import skeleton
 
 PRECISION = torch.bfloat16  # of two bytes, as plans count
 
@@ -117,7 +117,7 @@ class Study:
     @cached_property
     def working(self) -> Survey:
         """The model as it works: in the precision that is planned for, and with a cache where it takes one."""
-        model = skeleton(self.module).to(PRECISION)
+        model = on_meta(self.module).to(PRECISION)
         if self.example is None and models.is_transformers_model(model):
             found = survey(model, [((), call) for call in models.cached_inputs(model)], self.folders)
             if not found.failures.keys() - self.found.failures.keys():

@@ -12,6 +12,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from .api import examples_for, group_lines, join_ranks, rule_folders
+from .capture.clone import on_meta
 from .checkpoint import save
 from .checkpoint.agree import share, together
 from .checkpoint.full import state_of
@@ -24,7 +25,7 @@ from .planner.make import make_plan
 from .planner.plan import Plan, UnitPlan
 from .planner.survey import survey
 from .rewrite.apply import apply_plan, make_compilers
-from .rewrite.compiler import Compiler, skeleton
+from .rewrite.compiler import Compiler
 from .runtime.ranks import ProcessRanks, Ranks
 
 T = TypeVar("T")
@@ -81,7 +82,7 @@ def place(
     The ranks meet twice: when all have opened the checkpoint and agree on a plan, and when all have read.
     """
     opened, found = _Later(opening), _Later(lambda: survey(opened().model, examples_for(opened().model, None), rules))
-    dense = _Later(lambda: skeleton(opened().model))
+    dense = _Later(lambda: on_meta(opened().model))
 
     def choose() -> str:
         chosen = _given(opened(), plan, ranks.size)

@@ -1,17 +1,26 @@
-"""Structural copies of modules: the same Python objects and tensors, none of the hooks, so tracing touches no user's model."""
+"""Structural copies of modules: the same Python objects and tensors, so that tracing touches no user's model."""
 
 from __future__ import annotations
 
 import copy
+import functools
+import operator
+import types
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
+_KEPT = frozenset(vars(nn.Module())) - {"training"}
 _HOOKS = tuple(name for name, value in vars(nn.Module()).items() if "hooks" in name and isinstance(value, dict))
+# The attribute of what takes the place of a module's `forward` that says what the module itself had under that name, or None.
+OWN_FORWARD = "own_forward"
+# Those that run in a forward, and of these the ones that hold functions; the others say how these are called.
+_FORWARD_HOOKS = tuple(name for name in _HOOKS if name.startswith("_forward"))
+_HOOK_FUNCTIONS = frozenset({"_forward_hooks", "_forward_pre_hooks"})
 
 
 def clone(
@@ -19,12 +28,28 @@ def clone(
     tensor: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor,
     stop: Callable[[nn.Module], nn.Module | None] = lambda module: None,
     memo: dict[int, nn.Module] | None = None,
+    hooks: bool = False,
+    attribute: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> nn.Module:
-    """Copy a module tree without hooks and without instance-level overrides of `forward`.
+    """Copy a module tree without what autotp has put in place of a `forward`, and with `hooks` only with those of the parts.
 
-    `tensor` replaces every parameter, buffer and tensor attribute; `stop` may give another module instead of a copy.
+    `tensor` replaces every parameter, buffer and tensor attribute (the latter `attribute`, if given); `stop` may give
+    another module instead of a copy. What attributes hold of the tree (a list of its modules, a method of one) becomes the
+    same of the copy.
     """
     memo = {} if memo is None else memo
+    twin = _clone(module, tensor, attribute or tensor, stop, memo)
+    for original, copied in _pairs(module, memo):
+        own = copied.__dict__
+        if hooks and original is not module:
+            own.update({name: _hooks_to_run(original, name, memo) for name in _FORWARD_HOOKS})
+        for name, value in own.items():
+            if name not in _KEPT:
+                own[name] = _of_copy(value, memo)
+    return twin
+
+
+def _clone(module: nn.Module, tensor: Any, attribute: Any, stop: Any, memo: dict[int, nn.Module]) -> nn.Module:
     if id(module) in memo:
         return memo[id(module)]
     replacement = stop(module)
@@ -35,38 +60,114 @@ def clone(
     memo[id(module)] = twin
     for name, value in vars(twin).items():
         if isinstance(value, torch.Tensor):
-            twin.__dict__[name] = tensor(value)
+            twin.__dict__[name] = attribute(value)
     parameters: dict[str, Any] = {n: p if p is None else tensor(p) for n, p in module._parameters.items()}
     twin._parameters = parameters
     twin._buffers = OrderedDict((n, b if b is None else tensor(b)) for n, b in module._buffers.items())
     twin._modules = OrderedDict(
-        (n, m if m is None else clone(m, tensor, stop, memo)) for n, m in module._modules.items()
+        (n, m if m is None else _clone(m, tensor, attribute, stop, memo)) for n, m in module._modules.items()
     )
     return twin
 
 
-def on_meta(module: nn.Module, shapes: Mapping[int, Sequence[int]]) -> nn.Module:
-    """A copy with tensors on the meta device, tied ones tied; of other shapes where `shapes` has one for a tensor's identity."""
+def _pairs(module: nn.Module, memo: Mapping[int, nn.Module]) -> list[tuple[nn.Module, nn.Module]]:
+    """The modules that were copied with their copies."""
+    copied = [(part, memo[id(part)]) for part in module.modules() if id(part) in memo]
+    return [(part, twin) for part, twin in copied if part is not twin]
+
+
+def _hooks_to_run(module: nn.Module, name: str, memo: Mapping[int, nn.Module]) -> Any:
+    """The hooks around a module's forward that are the model's own: those of torch's wrappers are for real tensors."""
+    held = module.__dict__[name]
+    if name not in _HOOK_FUNCTIONS:
+        return OrderedDict(held)
+    return OrderedDict((key, _of_copy(hook, memo)) for key, hook in held.items() if not _is_of_wrapper(hook))
+
+
+def _is_of_wrapper(hook: Any) -> bool:
+    function = getattr(hook, "__func__", getattr(hook, "func", hook))
+    return str(getattr(function, "__module__", "")).startswith("torch.distributed")
+
+
+def _of_copy(value: Any, memo: Mapping[int, nn.Module], depth: int = 6) -> Any:
+    """A value with modules replaced by their copies, in lists, tuples and dicts, methods, partial functions and closures."""
+    if id(value) in memo:
+        return memo[id(value)]
+    make = _COPIES.get(type(value))
+    if make is None or not depth:
+        return value
+    parts, build = make(value)
+    copied = [_of_copy(part, memo, depth - 1) for part in parts]
+    return value if all(map(operator.is_, copied, parts)) else build(copied)
+
+
+def _method(value: types.MethodType) -> _Parts:
+    return [value.__self__], lambda parts: types.MethodType(value.__func__, *parts)
+
+
+def _partial(value: functools.partial[Any]) -> _Parts:
+    return [value.func, value.args, value.keywords], lambda parts: functools.partial(parts[0], *parts[1], **parts[2])
+
+
+def _function(value: types.FunctionType) -> _Parts:
+    cells = [cell for cell in value.__closure__ or () if _is_filled(cell)]
+
+    def build(parts: list[Any]) -> Any:
+        new = {id(cell): types.CellType(part) for cell, part in zip(cells, parts, strict=True)}
+        closure = tuple(new.get(id(cell), cell) for cell in value.__closure__ or ())
+        made = types.FunctionType(value.__code__, value.__globals__, value.__name__, value.__defaults__, closure)
+        made.__kwdefaults__ = value.__kwdefaults__
+        return made
+
+    return [cell.cell_contents for cell in cells], build
+
+
+# What a value is made of, and how one is made of other parts.
+_Parts: TypeAlias = tuple[Sequence[Any], Callable[[list[Any]], Any]]
+_COPIES: Mapping[type, Callable[[Any], _Parts]] = {
+    list: lambda value: (value, list),
+    tuple: lambda value: (value, tuple),
+    dict: lambda value: (list(value.values()), lambda parts: dict(zip(value, parts, strict=True))),
+    types.MethodType: _method,
+    types.FunctionType: _function,
+    functools.partial: _partial,
+}
+
+
+def _is_filled(cell: types.CellType) -> bool:
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return False
+    return True
+
+
+def on_meta(module: nn.Module, shapes: Mapping[int, Sequence[int]] | None = None, **options: Any) -> nn.Module:
+    """A copy with tensors on the meta device, tied ones tied; of other shapes where `shapes` has one for a tensor's identity.
+    `options` are those of `clone`."""
     made: dict[int, torch.Tensor] = {}
 
     def meta(tensor: torch.Tensor) -> torch.Tensor:
         if id(tensor) not in made:
-            value = torch.empty(tuple(shapes.get(id(tensor), tensor.shape)), dtype=tensor.dtype, device="meta")
+            value = torch.empty(tuple((shapes or {}).get(id(tensor), tensor.shape)), dtype=tensor.dtype, device="meta")
             parameter = isinstance(tensor, nn.Parameter)
             made[id(tensor)] = nn.Parameter(value, requires_grad=tensor.requires_grad) if parameter else value
         return made[id(tensor)]
 
-    return clone(module, meta)
+    return clone(module, meta, **options)
 
 
 def bare(module: nn.Module) -> nn.Module:
-    """A copy of one module without its hooks and without an instance-level `forward`, of the class that it had before FSDP;
-    what it keeps in a dict is its own."""
+    """A copy of one module without its hooks, of the class that it had before FSDP; what it keeps in a dict is its own, and a
+    `forward` of its own the one that it had before autotp put another in its place."""
     kind: Any = type(module)
     kind = kind.__mro__[2] if issubclass(kind, FSDPModule) else kind
     twin: nn.Module = kind.__new__(kind)
     twin.__dict__ = {n: copy.copy(value) if type(value) is dict else value for n, value in module.__dict__.items()}
-    twin.__dict__.pop("forward", None)
+    forward = twin.__dict__.pop("forward", None)
+    own = getattr(forward, OWN_FORWARD, forward)
+    if own is not None:
+        twin.__dict__["forward"] = own
     for name in _HOOKS:
         twin.__dict__[name] = OrderedDict()
     if "gradient_checkpointing" in twin.__dict__:

@@ -49,6 +49,13 @@ class Recording:
     guessed: str = ""
     result: Any = None
 
+    def rename(self, shape: int, new: int) -> None:
+        """Know of some units of a shape by another number too."""
+        if shape in self.calls:
+            self.calls[new] = self.calls[shape]
+        if shape in self.unread:
+            self.unread[new] = self.unread[shape]
+
     def add(self, other: Recording) -> None:
         """Know what another run has called and read too."""
         new = other.calls.keys() - self.calls.keys()

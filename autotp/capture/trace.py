@@ -22,6 +22,9 @@ from torch.utils import _pytree as pytree
 
 from ..errors import TraceError
 from .clone import clone
+from .contract.guards import Contract
+from .contract.modes import Modes
+from .contract.observer import Observer
 from .functions import FunctionRules, opaque_functions
 from .grouped import GroupedProducts
 from .handles import (
@@ -45,9 +48,18 @@ from .units import Unit
 from .whereabouts import keep_modules, noting_modules
 
 
-@dataclass(frozen=True)
+class CaptureError(TraceError):
+    """A unit could not be captured as it is; `contract` is what its Python had read until then."""
+
+    def __init__(self, reason: str, contract: Contract) -> None:
+        super().__init__(reason)
+        self.contract = contract
+
+
+@dataclass(frozen=True, eq=False)
 class Traced:
-    """A captured call and the conditions under which it is valid for another one.
+    """A captured call and the conditions under which it is valid for another one: `guards` on sizes and numbers, `handle_guards`
+    on the call's objects, `contract` on the state that the unit's Python read.
 
     `reads` are the numbers that it takes as further inputs, `shared` says that it holds for units of equal shape at any
     position; `unread` are the numbers of result tensors that nobody is known to read.
@@ -62,6 +74,7 @@ class Traced:
     reads: tuple[HandleRead, ...]
     constants: Mapping[str, torch.Tensor]
     shared: bool
+    contract: Contract
     unread: frozenset[int] = frozenset()
 
     def valid_for(self, site: CallSite, positions: tuple[int, ...]) -> bool:
@@ -94,19 +107,24 @@ def trace(
     unread: frozenset[int] = frozenset(),
     widths: Widths | None = None,
     functions: FunctionRules | None = None,
+    live: nn.Module | None = None,
 ) -> Traced:
     """Capture one call of a unit. The module is left as it was, and no weight is read. `widths` says how wide the wholes
-    are of which opaque objects in the call hold slices; `functions` are the rules of those that stay opaque.
+    are of which opaque objects in the call hold slices; `functions` are the rules of those that stay opaque. `live` is the
+    module that is called, of which the given one is a dense copy; the same unless given.
 
     Raises TraceError, with the reason, for what cannot be captured.
     """
 
+    modes, read = Modes(), [Contract()]
+
     def run(numbers_vary: bool) -> Traced:
-        tracer = _Tracer(module, unit, site, varying, widths or Widths(), functions or {}, numbers_vary)
+        tracer = _Tracer(module, live or module, unit, site, varying, widths or Widths(), functions or {}, numbers_vary)
         try:
-            return replace(tracer.run(), unread=unread)
+            return replace(tracer.run(modes), unread=unread)
         finally:
             release(tracer.handles)
+            read.append(tracer.contract())
 
     try:
         try:
@@ -115,17 +133,19 @@ def trace(
             if "unhashable type" not in str(error):
                 raise
             return run(numbers_vary=False)  # a number is looked up in a table: the trace holds for that number only
-    except TraceError:
-        raise
+    except TraceError as error:
+        raise CaptureError(str(error), read[-1]) from error
     except Exception as error:
         reason = str(error).strip().split("\n")[0] or type(error).__name__
-        raise TraceError(f"{unit.path or 'the model'} cannot be traced: {type(error).__name__}: {reason}") from error
+        text = f"{unit.path or 'the model'} cannot be traced: {type(error).__name__}: {reason}"
+        raise CaptureError(text, read[-1]) from error
 
 
 class _Tracer:
     def __init__(
         self,
         module: nn.Module,
+        live: nn.Module,
         unit: Unit,
         site: CallSite,
         varying: VaryingDims,
@@ -135,7 +155,9 @@ class _Tracer:
     ) -> None:
         device = next((t.device for t in site.tensors if t.device.type != "meta"), None)
         self.site, self.symbols = site, Symbols(device)
-        self.module, self.functions = clone(module), functions
+        self.module, self.live, self.functions = clone(module, hooks=True), live, functions
+        self.position_names = frozenset(unit.positions)
+        self.observer: Observer | None = None
         self.positions: list[Position] = []
         values = unit.position_values(module)
         for number, (path, name) in enumerate(unit.positions):
@@ -191,7 +213,12 @@ class _Tracer:
         with self.symbols.mode, torch.enable_grad():
             return fake.requires_grad_().clone()  # no leaf: a block may write into its input
 
-    def run(self) -> Traced:
+    def contract(self, constants: Mapping[str, torch.Tensor] | None = None) -> Contract:
+        """What the unit's Python has read until now."""
+        return Contract() if self.observer is None else self.observer.contract(constants or {})
+
+    def run(self, modes: Modes) -> Traced:
+        self.modes = modes
         names = list({id(fake): name for name, fake in reversed(self.state.items())}.values())[::-1]
         symbolic = [number for number in self.numbers if isinstance(number, torch.SymInt)]
         flat = [*(self.state[name] for name in names), *self.inputs, *symbolic]
@@ -223,6 +250,7 @@ class _Tracer:
             reads=tuple(self.reads),
             constants=constants,
             shared=not any(position.used for position in self.positions),
+            contract=self.contract(constants),
         )
 
     def _call(self, names: list[str], flat: list[Any]) -> list[torch.Tensor]:
@@ -233,12 +261,11 @@ class _Tracer:
         own = len(self.site.numbers)
         self.handles.varying = dict(zip((read.name for read in self.reads), numbers[own:], strict=True))
         args, kwargs = self.site.rebuild(tensors, numbers[:own], self.stand_ins)
-        before = kept_tensors(self.module)
         with _reparametrize_module(self.module, state):
-            result = self.module(*args, **kwargs)
-        if strange := sorted(name for name, known in kept_tensors(self.module).items() if before.get(name) != known):
-            # A program leaves nothing in the module, so the next call would miss it.
-            raise TraceError(f"it keeps a tensor in its attribute {strange[0]} from one call to the next")
+            self.observer = observer = Observer(self.module, self.live, self.position_names, self.modes)
+            with observer.watching():
+                observer.begin(self.site.leaves)
+                result = self.module.forward(*args, **kwargs)
         leaves, self.out_spec = pytree.tree_flatten(result, is_leaf=lambda leaf: type(leaf) is StandIn)
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         number = iter(range(len(tensors)))
@@ -291,20 +318,6 @@ class _Tracer:
             if node.op == "get_attr" and node.target in constants:
                 node.meta["val"] = constants[str(node.target)]
         return graph, constants
-
-
-def kept_tensors(module: nn.Module) -> dict[str, tuple[int, ...]]:
-    """The identities of tensors in plain attributes of a module and its parts, neither parameters nor buffers."""
-    return {
-        f"{path}.{name}" if path else name: tuple(map(id, tensors))
-        for path, part in module.named_modules()
-        for name, value in vars(part).items()
-        if not isinstance(value, dict) and (tensors := [v for v in pytree.tree_leaves(value) if _is_tensor(v)])
-    }
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, torch.Tensor)
 
 
 def _become_attribute(graph: torch.fx.Graph, node: torch.fx.Node, name: str) -> None:

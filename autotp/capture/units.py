@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -116,29 +117,51 @@ def _positions(described: Sequence[Mapping[tuple[str, str], Any]]) -> set[tuple[
 
 
 def _describe(module: nn.Module) -> dict[tuple[str, str], Any]:
-    """Hashable facts about every attribute of every submodule, by (module path, attribute)."""
+    """Hashable facts about every attribute of every submodule, by (module path, attribute).
+
+    Which of them are one object counts, which object that is does not: what is read from objects is guarded.
+    """
     facts: dict[tuple[str, str], Any] = {}
+    describe = _Description(module)
     for path, part in module.named_modules():
         facts[path, ""] = type(part)
         for name, value in vars(part).items():
             if name.startswith("_") and name in _MODULE_INTERNALS:
                 continue
-            facts[path, name] = _canonical(value)
+            facts[path, name] = describe(value)
         for name, tensor in (*part._parameters.items(), *part._buffers.items()):
-            facts[path, name] = _canonical(tensor)
+            facts[path, name] = describe(tensor)
     return facts
 
 
 _MODULE_INTERNALS = frozenset(vars(nn.Module())) - {"training"}
 
 
-def _canonical(value: Any, depth: int = 3) -> Any:
-    if value is None or isinstance(value, (bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size)):
-        return value
-    if isinstance(value, torch.Tensor):
-        return ("tensor", tuple(value.shape), value.dtype)
-    if isinstance(value, (list, tuple)) and depth:
-        return (type(value), *(_canonical(part, depth - 1) for part in value))
-    if isinstance(value, dict) and depth:
-        return ("dict", *((_canonical(k), _canonical(v, depth - 1)) for k, v in value.items()))
-    return id(getattr(value, "__func__", value))
+class _Description:
+    """Describes values; objects that it meets again are known by the number that they got first."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.numbers: dict[int, int] = {}
+        self.parts = {id(part): path for path, part in module.named_modules()}
+
+    def __call__(self, value: Any, depth: int = 3) -> Any:
+        if value is None or isinstance(value, (bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size)):
+            return value
+        if isinstance(value, torch.Tensor):
+            return ("tensor", tuple(value.shape), value.dtype, self._number(value))
+        if isinstance(value, (list, tuple)) and depth:
+            return (type(value), *(self(part, depth - 1) for part in value))
+        if isinstance(value, dict) and depth:
+            return ("dict", *((self(k), self(v, depth - 1)) for k, v in value.items()))
+        if isinstance(value, types.MethodType):
+            return ("method", self(value.__func__), self(value.__self__))
+        if id(value) in self.parts:
+            return ("module", self.parts[id(value)])
+        if isinstance(value, types.FunctionType):
+            return ("function", id(value.__code__))
+        if isinstance(value, type) or callable(value):
+            return id(value)
+        return (type(value), self._number(value))
+
+    def _number(self, value: Any) -> int:
+        return self.numbers.setdefault(id(value), len(self.numbers))

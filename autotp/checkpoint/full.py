@@ -10,7 +10,8 @@ from torch.distributed.tensor import DTensor
 
 from ..axes.layout import Factor, Layout
 from ..errors import UsageError
-from ..rewrite.apply import ATTRIBUTE, Parallel, held_in, join_path
+from ..rewrite.apply import Parallel
+from ..rewrite.held import ATTRIBUTE, held_in, join_path
 from ..runtime.ranks import Ranks
 from ..runtime.slices import indices
 

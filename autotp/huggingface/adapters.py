@@ -11,7 +11,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from ..checkpoint.full import state_of, undivided, whole
-from ..rewrite.apply import HELD
+from ..rewrite.held import HELD
 from ..runtime.layers import ParallelLayer
 
 

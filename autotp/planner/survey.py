@@ -6,7 +6,7 @@ import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -109,18 +109,36 @@ class _Surveyor:
         for unit in units:
             if unit.shape in recordings[0].failed:
                 failed[unit.path] = recordings[0].failed[unit.shape]
-                continue
-            if unit.shape in done or unit.shape not in recordings[0].calls:
+        waiting = [unit for unit in units if unit.shape in recordings[0].calls and unit.path not in failed]
+        while waiting:
+            unit = waiting.pop(0)
+            if unit.shape in done:
                 continue
             done.add(unit.shape)
             try:
                 self._trace(unit, recordings)
             except TraceError as error:
-                failed |= {other.path: str(error) for other in units if other.shape == unit.shape}
+                failed |= {other.path: str(error) for other in (unit, *waiting) if other.shape == unit.shape}
+                continue
+            waiting = self._tell_apart(unit, waiting, recordings)
         for unit in units:
             if unit.path not in recordings[0].called:
                 self.result.failures[unit.path] = "; ".join(filter(None, (MSG_NOT_CALLED, recordings[0].guessed)))
         return failed
+
+    def _tell_apart(self, unit: Unit, waiting: Sequence[Unit], recordings: Sequence[Recording]) -> list[Unit]:
+        """The units that wait; those of the structure of one that was traced, for which its trace does not hold as their state
+        is another, have a number of their own now."""
+        contract = self.result.traced[unit.shape].contract
+        other = [u for u in waiting if u.shape == unit.shape and contract.bind(u.module(self.model)) is None]
+        if not other:
+            return list(waiting)
+        new = max(each.shape for each in self.result.units) + 1
+        renamed = {each.path: replace(each, shape=new) for each in other}
+        self.result.units = tuple(renamed.get(each.path, each) for each in self.result.units)
+        for recording in recordings:
+            recording.rename(unit.shape, new)
+        return [renamed.get(each.path, each) for each in waiting]
 
     def _trace(self, unit: Unit, recordings: Sequence[Recording]) -> None:
         module, varying = unit.module(self.model), VaryingDims()

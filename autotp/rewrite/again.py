@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from torch import nn
 
 from ..axes.layout import Layout
-from ..capture.clone import on_meta
 from ..planner.plan import Plan, UnitPlan
 from ..runtime.layers import ParallelLayer
-from .apply import ATTRIBUTE, HELD, Held, Parallel, held_in, install, module_paths
+from .apply import Parallel, install, module_paths
 from .aside import WholeForward
 from .compiler import Compiler
+from .held import ATTRIBUTE, held_in
 from .unit import UnitForward
 
 
@@ -38,30 +38,11 @@ def held_layouts(model: nn.Module) -> dict[str, tuple[Layout, ...]]:
     return {name: held.layouts for name, held in held_in(model)}
 
 
-def dense_structure(model: nn.Module) -> nn.Module:
-    """The structure of a parallel model as it were dense, on the meta device: classes and shapes are those of the whole."""
-    twin = on_meta(model, _whole_shapes(model))
-    for module in twin.modules():
-        ParallelLayer.undo(module)
-        module.__dict__.pop(HELD, None)
-    twin.__dict__.pop(ATTRIBUTE, None)
-    return twin
-
-
-def _whole_shapes(model: nn.Module) -> dict[int, tuple[int, ...]]:
-    """The whole's shape for every parameter that is cut, by identity."""
-    found = {}
-    for module in model.modules():
-        held: Mapping[str, Held] = module.__dict__.get(HELD, {})
-        found.update({id(module._parameters[name]): own.shape for name, own in held.items()})
-    return found
-
-
 def apply_again(model: nn.Module, dense: nn.Module, plan: Plan, compilers: Mapping[UnitPlan, Compiler]) -> None:
     """Apply a plan for the present modules of a parallel model, in place. The plan may not cut otherwise what is cut."""
     ranks = model.__dict__[ATTRIBUTE].ranks
     for module in model.modules():
         ParallelLayer.undo(module)
-        if isinstance(module.__dict__.get("forward"), (UnitForward, WholeForward)):
-            del module.__dict__["forward"]
+        if isinstance(forward := module.__dict__.get("forward"), (UnitForward, WholeForward)):
+            forward.leave()
     install(model, dense, plan, ranks, compilers)

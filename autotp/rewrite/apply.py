@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -31,7 +31,8 @@ from ..runtime.ranks import Ranks
 from ..runtime.settled import settle
 from ..runtime.slices import take
 from .aside import WholeForward
-from .compiler import Compiler, skeleton, tensors_in
+from .compiler import Compiler, tensors_in
+from .held import ATTRIBUTE, HELD, Held, held_in, join_path
 from .unit import UnitForward
 
 
@@ -44,17 +45,6 @@ class Parallel:
     layouts: dict[str, tuple[Layout, ...]] = field(default_factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     modules: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Held:
-    """How a parameter is cut, kept on the module that owns it, whatever that module is called later."""
-
-    layouts: tuple[Layout, ...]
-    shape: tuple[int, ...]
-
-
-ATTRIBUTE, HELD = "_autotp", "_autotp_held"
 
 
 def make_compilers(plan: Plan, found: Survey | None, rules: tuple[Path, ...] = ()) -> dict[UnitPlan, Compiler]:
@@ -115,12 +105,7 @@ def install(
     units = {unit.path: unit for unit in _planned_units(dense, plan)}
     state = Parallel(plan, ranks)
     forwards = [
-        (
-            model.get_submodule(path),
-            UnitForward(
-                model.get_submodule(path), units[path], skeleton(dense.get_submodule(path)), compilers[unit], ranks
-            ),
-        )
+        UnitForward(model.get_submodule(path), units[path], compilers[unit], ranks)
         for unit in plan.units
         if unit.layouts()
         for path in unit.instances
@@ -135,10 +120,9 @@ def install(
     for path, module in model.named_modules():
         own = {n: state.layouts[join_path(path, n)] for n in module._parameters if join_path(path, n) in state.layouts}
         if own and not any(path == other or _is_inside(path, other) for other in planned):
-            module.forward = WholeForward(module, ranks, own)
-    for module, forward in forwards:
-        module.forward = forward
-        assert forward.settings.same_modules()  # noted now, to be compared with at every call
+            WholeForward(module, ranks, own).enter()
+    for forward in forwards:
+        forward.enter()
     state.modules = module_paths(model)
     model.__dict__[ATTRIBUTE] = state
 
@@ -146,14 +130,6 @@ def install(
 def module_paths(model: nn.Module) -> tuple[str, ...]:
     """Where the modules of a model are: other paths, another structure."""
     return tuple(path for path, _ in model.named_modules())
-
-
-def held_in(model: nn.Module) -> Iterator[tuple[str, Held]]:
-    """Every parameter that is cut, by the name it has now."""
-    for path, module in model.named_modules():
-        for name, held in module.__dict__.get(HELD, {}).items():
-            if module._parameters.get(name) is not None:
-                yield join_path(path, name), held
 
 
 def check_plan(model: nn.Module, plan: Plan, size: int) -> None:
@@ -181,11 +157,6 @@ def _planned_units(model: nn.Module, plan: Plan) -> Iterable[Unit]:
         if not prefixes - split:
             return units
         split |= prefixes
-
-
-def join_path(path: str, name: str) -> str:
-    """The name of something in the module at a path, which is empty for the model itself."""
-    return f"{path}.{name}" if path else name
 
 
 def _is_inside(path: str, parent: str) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 from ..axes.layout import Layout
 from ..runtime.gradient import watch
 from ..runtime.ranks import Ranks
-from .whole import gathered
+from .whole import as_dense
 
 
 class WholeForward:
@@ -19,14 +20,32 @@ class WholeForward:
 
     def __init__(self, module: nn.Module, ranks: Ranks, layouts: Mapping[str, Sequence[Layout]]) -> None:
         self.module, self.ranks, self.layouts = module, ranks, dict(layouts)
+        self.own_forward = module.__dict__.get("forward")
+
+    def enter(self) -> None:
+        """Take the place."""
+        self.module.forward = self
+
+    def leave(self) -> None:
+        """Give it back."""
+        give_back(self.module, self.own_forward)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        held = dict(self.module._parameters)
-        try:
+        if torch.is_grad_enabled():
             for name, layouts in self.layouts.items():
-                if torch.is_grad_enabled():
-                    watch(self.module, name, layouts, self.ranks)
-                self.module._parameters[name] = gathered(held[name], self.ranks, layouts)  # type: ignore[assignment, arg-type]
-            return type(self.module).forward(self.module, *args, **kwargs)
-        finally:
-            self.module._parameters.update(held)
+                watch(self.module, name, layouts, self.ranks)
+        with as_dense(self.module, self.layouts, self.ranks):
+            return dense_forward(self.module, self.own_forward)(*args, **kwargs)
+
+
+def dense_forward(module: nn.Module, own: Any) -> Callable[..., Any]:
+    """The `forward` that a module would run: one of its own, or that of its class."""
+    return own if own is not None else functools.partial(type(module).forward, module)
+
+
+def give_back(module: nn.Module, own: Any) -> None:
+    """Let a module have the `forward` again that it had."""
+    if own is None:
+        del module.__dict__["forward"]
+    else:
+        module.forward = own

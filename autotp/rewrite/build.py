@@ -32,7 +32,7 @@ class Program:
     graph: torch.fx.Graph
     code: str
     run: Callable[..., list[torch.Tensor]]
-    constants: tuple[torch.Tensor, ...]
+    constants: tuple[tuple[str, torch.Tensor], ...]
     layouts: Mapping[str, tuple[Layout, ...]]
     cut: int | None = None
 
@@ -86,14 +86,17 @@ def _must_stay(node: torch.fx.Node) -> bool:
     return node.op in ("placeholder", "output") or (node.op == "call_function" and node.is_impure())
 
 
-def _constants_as_inputs(graph: torch.fx.Graph, constants: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """Tensors that tracing found in the code become inputs, since the unit's module has no attribute for them."""
-    values: list[torch.Tensor] = []
+def _constants_as_inputs(
+    graph: torch.fx.Graph, constants: Mapping[str, torch.Tensor]
+) -> tuple[tuple[str, torch.Tensor], ...]:
+    """Tensors that tracing found in the code become inputs, since the unit's module has no attribute for them. Returns
+    their names and what they were."""
+    values: list[tuple[str, torch.Tensor]] = []
     for node in [n for n in graph.nodes if n.op == "get_attr" and n.target in constants]:
         with graph.inserting_before(node):
             entry = graph.placeholder(f"constant_{len(values)}")
         entry.meta = dict(node.meta)
-        values.append(constants[str(node.target)])
+        values.append((str(node.target), constants[str(node.target)]))
         node.replace_all_uses_with(entry)
         graph.erase_node(node)
     return tuple(values)

@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from ..axes.infer import infer
 from ..axes.layout import Layout
 from ..axes.rules import function_rules, operator_rules
-from ..capture.clone import clone
+from ..capture.contract.guards import Contract
 from ..capture.opaque import Widths
 from ..capture.signature import CallSite, VaryingDims
-from ..capture.trace import Traced, trace
+from ..capture.trace import CaptureError, Traced, trace
 from ..chains.collect import mark_collected
 from ..errors import TraceError, UnsoundPlanError
 from ..placement.backward import Price
@@ -33,18 +32,8 @@ if TYPE_CHECKING:
     from .unit import UnitForward
 
 
-def skeleton(module: nn.Module) -> nn.Module:
-    """The dense structure of a module with its tensors on the meta device."""
-    made: dict[int, torch.Tensor] = {}
-
-    def meta(tensor: torch.Tensor) -> torch.Tensor:
-        if id(tensor) not in made:
-            empty = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
-            parameter = isinstance(tensor, nn.Parameter)
-            made[id(tensor)] = nn.Parameter(empty, requires_grad=tensor.requires_grad) if parameter else empty
-        return made[id(tensor)]
-
-    return clone(module, meta)
+# How many programs, or reasons for none, there are for calls that differ in the unit's state alone.
+MOST_STATES = 8
 
 
 def tensors_in(traced: Traced) -> Iterator[tuple[torch.fx.Node, str]]:
@@ -83,7 +72,7 @@ class Compiler:
     programs: dict[Any, list[tuple[Traced, Program]]] = field(default_factory=dict)
     entries: dict[Any, str] = field(default_factory=dict)
     eager_entries: dict[Program, Entry | None] = field(default_factory=dict)
-    refused: dict[Any, str] = field(default_factory=dict)
+    refused: dict[Any, list[tuple[Contract, str]]] = field(default_factory=dict)
     gives_slices: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -120,27 +109,33 @@ class Compiler:
     ) -> tuple[Traced, Program] | None:
         for key in ((site.key, cut), (site.key, cut, call.unit.path)):
             for traced, program in self.programs.get(key, ()):
-                if not varying & traced.guards.constants.keys() and traced.valid_for(site, positions):
+                fits = not varying & traced.guards.constants.keys() and traced.valid_for(site, positions)
+                if fits and call.holds(traced.contract):
                     return traced, program
         return None
 
     def _surveyed_for(self, call: UnitForward, site: CallSite) -> Traced | None:
         known = self.surveyed
-        fits = (
-            known is not None and known.shared and known.site.key == site.key and known.valid_for(site, call.positions)
-        )
-        self.surveyed = None if fits else known
-        return known if fits else None
+        if known is None or not (known.shared and known.site.key == site.key):
+            return None
+        if not (known.valid_for(site, call.positions) and call.holds(known.contract)):
+            return None
+        self.surveyed = None
+        return known
 
     def _trace(self, call: UnitForward, site: CallSite) -> Traced:
         self.varying.observe(site, call.positions)
         structure, functions = call.current_structure(), function_rules(self.rules)
         with saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):  # a checkpoint counts what is saved
-            traced = trace(structure, call.unit, site, self.varying, self.unread, self.widths, functions)
+            traced = trace(
+                structure, call.unit, site, self.varying, self.unread, self.widths, functions, live=call.module
+            )
+        call.holds(traced.contract)
         self.varying.observe_reads(traced.handle_guards)
         return traced
 
     def _new(self, call: UnitForward, site: CallSite, cut: bool) -> tuple[Traced, Program]:
+        self._check_changes(site, call.positions, cut)
         other = self._known(call, site, call.positions, frozenset(), not cut) if self.sequence else None
         traced = (other[0] if other else None) or self._surveyed_for(call, site) or self._trace(call, site)
         placement = self._placed(traced, cut)
@@ -151,6 +146,12 @@ class Compiler:
         key = (site.key, cut) if traced.shared else (site.key, cut, call.unit.path)
         self.programs.setdefault(key, []).append((traced, program))
         return traced, program
+
+    def _check_changes(self, site: CallSite, positions: tuple[int, ...], cut: bool) -> None:
+        """Raises TraceError if there are many programs for calls like this one, each for another state."""
+        programs = self.programs.get((site.key, cut), ())
+        if sum(traced.valid_for(site, positions) for traced, _ in programs) >= MOST_STATES:
+            raise TraceError("what its Python reads is otherwise at almost every call")
 
     def _placed(self, traced: Traced, cut: bool = False) -> Placement:
         mark_collected(traced.graph, self.collected)
@@ -180,7 +181,14 @@ class Compiler:
         with self.lock:
             if self.holds_slices(site) or (isinstance(error, UnsoundPlanError) and not self._is_sound()):
                 raise error
-            self.refused[site.key] = str(error)
+            reasons = self.refused.setdefault(site.key, [])
+            contract = error.contract if isinstance(error, CaptureError) and len(reasons) < MOST_STATES else Contract()
+            reasons.append((contract, str(error)))
+
+    def refusal(self, call: UnitForward, site: CallSite) -> str | None:
+        """Why a call of a unit has no program as the unit is now, None if that is not known."""
+        found = (reason for contract, reason in self.refused.get(site.key, ()) if call.holds(contract))
+        return next(found, None)
 
     def holds_slices(self, site: CallSite) -> bool:
         """Returns if objects in a call may hold a rank's slices, which a whole run would take for whole."""

@@ -3,7 +3,7 @@
 Calling an overload of an operator from Python costs nearly twice what the binding of the same operator does. Legal because
 a binding in this table takes the overload's arguments as they stand, and finds the same overload by them. A view becomes a
 reshape, which is one wherever there is one: a kernel may lay out the result of fewer heads in an order that has none. Where
-somebody writes into the memory it stays a view.
+somebody writes into the memory it stays a view. Layers run their `forward`: what hooks around it do is part of the graph.
 """
 
 from __future__ import annotations
@@ -56,4 +56,15 @@ def directly(graph: torch.fx.Graph) -> torch.fx.Graph:
             node.target = torch.reshape
         elif node.op == "call_function":
             node.target = BINDINGS.get(node.target, node.target)
+        elif node.op == "call_module":
+            _call_forward(made, node)
     return made
+
+
+def _call_forward(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
+    with graph.inserting_before(node):
+        layer = graph.create_node("get_attr", str(node.target))
+        result = graph.call_method("forward", (layer, *node.args), node.kwargs)
+    result.meta = dict(node.meta)
+    node.replace_all_uses_with(result)
+    graph.erase_node(node)

@@ -46,7 +46,9 @@ class EntryCode:
         checks = [f"unit.module.training is not {training}", *self._handle_guards()]
         reads = [self._read(read.handle, read.path) for read in self.traced.reads]
         lines = [f"if {check}: fail()" for check in checks]
-        return self._compiled(lines + self._run("unit.module", args["tensor"], [*args["number"], *reads]))
+        self.scope["contract"] = self.traced.contract
+        given = [*args["number"], *reads]
+        return self._compiled(lines + self._run("unit.module", args["tensor"], given, "unit.bounds[contract]"))
 
     def eager(self, args: tuple[Any, ...], kwargs: dict[str, Any], unit: UnitForward) -> Entry | None:
         """For calls like this one, the site's, of units like this one: another gives OTHER, and nothing has happened.
@@ -64,17 +66,19 @@ class EntryCode:
         mode = self._mode(unit)
         watch = ["unit.watch_gradients()"] if torch.is_grad_enabled() else []
         lines = ["try:", *_indented(mode + parts.lines), "except (LookupError, AttributeError, TypeError):"]
-        return self._compiled([*lines, "    return other", *watch, *self._run("unit.parts", parts.tensors, numbers)])
+        return self._compiled(
+            [*lines, "    return other", *watch, *self._run("unit.parts", parts.tensors, numbers, "bound")]
+        )
 
     def _mode(self, unit: UnitForward) -> list[str]:
-        """Lines that leave if a call finds the module, or torch, in another mode or with other settings."""
-        self.scope |= {"grad": torch.is_grad_enabled, "autocast": autocast_dtype, "variant": unit.settings.variant()}
+        """Lines that leave if a call finds the module, or torch, in another mode or state."""
+        self.scope |= {"grad": torch.is_grad_enabled, "autocast": autocast_dtype, "contract": self.traced.contract}
         checks = [
             "unit.compiler.refused",
             f"unit.module.training is not {unit.module.training}",
             f"grad() is not {torch.is_grad_enabled()}",
-            "not unit.settings.same_modules()",
-            "unit.settings.variant() != variant",
+            "not unit.structure.same_modules()",
+            "not (bound := unit.bounds[contract]).holds()",
         ]
         state = unit.first_parameter()
         if state is not None:
@@ -112,10 +116,14 @@ class EntryCode:
             text += f"({', '.join(given)})"
         return text
 
-    def _run(self, module: str, tensors: Sequence[str], numbers: Sequence[str]) -> list[str]:
+    def _run(self, module: str, tensors: Sequence[str], numbers: Sequence[str], bound: str) -> list[str]:
         inputs = [str(node.target) for node in self.program.graph.nodes if node.op == "placeholder"]
         positions = [f"unit.positions[{i}]" for i in range(sum("position_" in name for name in inputs))]
-        constants = [self.constant(value, always=True) for value in self.program.constants]
+        read = self.traced.contract.tensors
+        constants = [
+            f"{bound}.tensors[{name!r}]" if name in read else self.constant(value, always=True)
+            for name, value in self.program.constants
+        ]
         given = [module, "unit.ranks", *tensors, *numbers, *self.handles, *positions, *constants]
         return [f"tensors = run({', '.join(given)})", f"return {self._result()}"]
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import copy
 import functools
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from ..axes.layout import Layout
-from ..capture.settings import Settings
+from ..capture.contract.guards import Bound, Contract
 from ..capture.signature import CallSite, call_site, first_parameter
 from ..capture.trace import Traced
 from ..capture.units import Unit
@@ -25,10 +24,12 @@ from ..runtime.gradient import watch
 from ..runtime.logits import CutLogits, closed
 from ..runtime.ranks import Ranks
 from ..runtime.sequence import DIM, as_taken
+from .aside import dense_forward, give_back
 from .build import Program
 from .compiler import Compiler
 from .dynamo import call_in_dynamo
 from .entry import OTHER, Entry, EntryCode
+from .held import dense_structure
 from .whole import run_whole
 from .within import Within, within
 
@@ -43,36 +44,61 @@ _WHOLE = (
 
 
 class UnitForward:
-    """Takes the place of a unit's `forward`."""
+    """Takes the place of a unit's `forward`; `own_forward` is what the module itself had under that name, or None."""
 
     def __init__(
-        self,
-        module: nn.Module,
-        unit: Unit,
-        dense: nn.Module,
-        compiler: Compiler,
-        ranks: Ranks,
-        first: str | None = None,
+        self, module: nn.Module, unit: Unit, compiler: Compiler, ranks: Ranks, paths: tuple[str, ...] | None = None
     ) -> None:
-        self.module, self.unit, self.dense, self.compiler, self.ranks = module, unit, dense, compiler, ranks
-        self.positions = unit.position_values(dense)
-        self.first = first
+        self.module, self.unit, self.compiler, self.ranks = module, unit, compiler, ranks
+        self.own_forward = module.__dict__.get("forward")
+        self.paths = paths
         self.agreed: list[Program] = []  # programs that are known to be the same on all ranks
         self.refused = False  # whether a call has run whole
         self.entry: Entry | None = None  # for calls that are like the last one
+        self.bounds: dict[Contract, Bound] = {}
+
+    def enter(self) -> None:
+        """Take the place. From now on the unit has to keep the modules that it has."""
+        self.module.forward = self
+        self.paths = self.structure.paths
+
+    def leave(self) -> None:
+        """Give it back."""
+        give_back(self.module, self.own_forward)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> UnitForward:
         """For a copy of the module; programs are shared."""
         module = copy.deepcopy(self.module, memo)
-        first = self.settings.first
-        copied = memo[id(self)] = UnitForward(module, self.unit, self.dense, self.compiler, self.ranks, first)
+        copied = memo[id(self)] = UnitForward(module, self.unit, self.compiler, self.ranks, self.paths)
+        copied.own_forward = copy.deepcopy(self.own_forward, memo)
         copied.agreed, copied.refused = list(self.agreed), self.refused
         return copied
 
     @functools.cached_property
-    def settings(self) -> Settings:
-        """The settings of the module, which a copy does not have before it is complete."""
-        return Settings(self.module, self.dense, self.unit.positions, self.first)
+    def structure(self) -> Structure:
+        """The modules of the unit, which a copy does not have before it is complete."""
+        return Structure(self.module, self.paths)
+
+    @functools.cached_property
+    def positions(self) -> tuple[int, ...]:
+        """The unit's places among its siblings."""
+        return self.unit.position_values(self.module)
+
+    def dense_forward(self) -> Callable[..., Any]:
+        """What the module runs where it is dense."""
+        return dense_forward(self.module, self.own_forward)
+
+    def holds(self, contract: Contract) -> bool:
+        """Returns if what a trace leaned on is in this unit as the trace found it."""
+        bound = self.bounds.get(contract)
+        if bound is not None and bound.holds():
+            return True
+        bound = contract.bind(self.module)
+        if bound is None:
+            self.bounds.pop(contract, None)
+            return False
+        self.bounds[contract] = bound
+        return True
 
     @functools.cached_property
     def parts(self) -> nn.Module | Within:
@@ -96,7 +122,7 @@ class UnitForward:
 
         Raises TraceError if they may hold slices as well.
         """
-        reason = self.compiler.refused.get(site.key)
+        reason = self.compiler.refusal(self, site)
         if reason is None and not (self.refused and site.handles):
             return False
         if self.compiler.holds_slices(site):
@@ -131,9 +157,8 @@ class UnitForward:
         self.entry = self._entry(site, traced, program, args, kwargs)
         numbers, given = traced.numbers(site, self.positions), as_taken(site.tensors, program.cut, self.ranks)
         with nullcontext() if program.cut is None else gathering_again():
-            tensors = program.run(
-                self.parts, self.ranks, *given, *numbers, *site.handles, *self.positions, *program.constants
-            )
+            constants = self.bounds[traced.contract].constants(program.constants)
+            tensors = program.run(self.parts, self.ranks, *given, *numbers, *site.handles, *self.positions, *constants)
         return traced.result(tensors, site.handles)
 
     def _entry(
@@ -168,23 +193,30 @@ class UnitForward:
         return self.compiler.program(self, site, self.positions)
 
     def site(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallSite:
-        """What a call looks like, with what is otherwise than it was when the model was made parallel.
-
-        Raises UsageError if the unit has other modules than then.
-        """
-        if not self.settings.same_modules():
+        """What a call looks like. Raises UsageError if the unit has other modules than when it was made parallel."""
+        if not self.structure.same_modules():
             raise UsageError(MSG_CHANGED.format(path=self.unit.path or "the model"))
-        site, variant = call_site(self.module, args, kwargs), self.settings.variant()
-        return replace(site, key=(*site.key, variant)) if variant else site
+        return call_site(self.module, args, kwargs)
 
     def current_structure(self) -> nn.Module:
-        """The dense structure in the live module's present mode, settings and dtype."""
-        self.settings.give(self.dense)
-        for dense, live in zip(self.dense.modules(), self.module.modules(), strict=True):
-            dense.training = live.training
-            for mine, theirs in ((dense._parameters, live._parameters), (dense._buffers, live._buffers)):
-                for name, tensor in mine.items():
-                    present = theirs.get(name)
-                    if tensor is not None and present is not None and tensor.dtype != present.dtype:
-                        tensor.data = torch.empty(tensor.shape, dtype=present.dtype, device="meta")
-        return self.dense
+        """The dense structure of the live module as it is now, with the state of its Python."""
+        twin = dense_structure(self.module, hooks=True, attribute=lambda tensor: tensor)
+        if self.own_forward is None:
+            twin.__dict__.pop("forward", None)
+        return twin
+
+
+class Structure:
+    """Which modules a module has within: programs are for these."""
+
+    def __init__(self, module: nn.Module, paths: tuple[str, ...] | None = None) -> None:
+        self.paths = tuple(path for path, _ in module.named_modules())
+        self.fits = paths is None or paths == self.paths
+        self.parents = [(part._modules, tuple(part._modules.values())) for part in module.modules() if part._modules]
+        self.leaves = [part._modules for part in module.modules() if not part._modules]
+
+    def same_modules(self) -> bool:
+        """Returns if no module was put in, taken out or replaced."""
+        if not self.fits or any(self.leaves):
+            return False
+        return all(tuple(now.values()) == before for now, before in self.parents)

@@ -1,31 +1,71 @@
-"""A unit's call that no program is known for: computed as the dense model does, with weights gathered for this one call."""
+"""A unit's call that no program is known for: the module itself computes it, as dense as it was, with weights gathered for this
+one call. All its Python runs as it stands: hooks, counters, what it keeps from call to call."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn.utils.stateless import _reparametrize_module
+from torch import nn
 
 from ..axes.layout import Layout, factors_of, ordered
+from ..capture.contract.source import dense_class
+from ..errors import UsageError
 from ..runtime.collectives import gather
 from ..runtime.ranks import Ranks
 
 if TYPE_CHECKING:
     from .unit import UnitForward
 
+MSG_WRITTEN = (
+    "{name} is written by the forward of its own module, of whose weights every rank holds a part; leave that module whole"
+    " in the plan, or write the weight outside of the forward"
+)
+
 
 def run_whole(unit: UnitForward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The dense unit's result. All ranks compute the same from the same, so every gradient is that of the dense unit."""
     unit.watch_gradients()
-    live = unit.module
-    layouts = unit.compiler.layouts
-    state: dict[str, torch.Tensor] = dict(live.named_buffers(remove_duplicate=False))
-    for name, parameter in live.named_parameters(remove_duplicate=False):
-        state[name] = gathered(parameter, unit.ranks, layouts[name]) if name in layouts else parameter
-    with _reparametrize_module(unit.current_structure(), state):
-        return unit.dense(*args, **kwargs)
+    with as_dense(unit.module, unit.compiler.layouts, unit.ranks):
+        return unit.dense_forward()(*args, **kwargs)
+
+
+@contextmanager
+def as_dense(module: nn.Module, layouts: Mapping[str, Sequence[Layout]], ranks: Ranks) -> Iterator[None]:
+    """Inside, a module is the dense one, with whole weights. Raises UsageError if these are written."""
+    parts = [(part, type(part)) for part in module.modules()]
+    held = {name: _place(module, name) for name in layouts}
+    whole: dict[int, torch.Tensor] = {}
+    for name, (owner, short) in held.items():
+        local = owner[short]
+        if id(local) not in whole:
+            whole[id(local)] = gathered(local, ranks, layouts[name])
+    versions = {name: whole[id(owner[short])]._version for name, (owner, short) in held.items()}
+    locals_ = {name: owner[short] for name, (owner, short) in held.items()}
+    try:
+        for part, kind in parts:
+            if dense_class(part) is not kind:
+                part.__class__ = dense_class(part)
+        for name, (owner, short) in held.items():
+            owner[short] = whole[id(locals_[name])]
+        yield
+        for name, (owner, short) in held.items():
+            own = whole[id(locals_[name])]
+            if owner.get(short) is not own or own._version != versions[name]:
+                raise UsageError(MSG_WRITTEN.format(name=name))
+    finally:
+        for name, (owner, short) in held.items():
+            owner[short] = locals_[name]
+        for part, kind in parts:
+            if type(part) is not kind:
+                part.__class__ = kind
+
+
+def _place(module: nn.Module, name: str) -> tuple[dict[str, Any], str]:
+    path, _, short = name.rpartition(".")
+    return module.get_submodule(path)._parameters, short
 
 
 def gathered(value: torch.Tensor, ranks: Ranks, layouts: Sequence[Layout]) -> torch.Tensor:

@@ -78,13 +78,15 @@ def _is_apart(layouts: Sequence[Layout], size: int) -> bool:
     return parts_of(ordered(over)) == size and all(is_even(layout) for layout in layouts if factors_of(layout))
 
 
+# The attribute of a made class that names the dense one, which is the one that a model's code knows.
+DENSE_CLASS = "_autotp_dense_class"
 _made: dict[tuple[type, type], type[ParallelLayer]] = {}
 
 
 def _both(kind: type[ParallelLayer], dense: type[nn.Module]) -> type[ParallelLayer]:
     """The class of what is both, always the same one."""
     if (kind, dense) not in _made:
-        _made[kind, dense] = type(kind.__name__, (kind, dense), {"__module__": kind.__module__})
+        _made[kind, dense] = type(kind.__name__, (kind, dense), {"__module__": kind.__module__, DENSE_CLASS: dense})
     return _made[kind, dense]
 
 

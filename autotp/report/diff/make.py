@@ -10,6 +10,7 @@ from pathlib import Path
 
 from torch import nn
 
+from ...capture.clone import on_meta
 from ...capture.units import Unit
 from ...errors import PlanError
 from ...planner.assemble import collective_plan
@@ -19,7 +20,6 @@ from ...planner.survey import Survey
 from ...planner.work import placed_as_planned
 from ...rewrite.apply import apply_plan, make_compilers
 from ...rewrite.build import build
-from ...rewrite.compiler import skeleton
 from ...rewrite.layers import parallel_layers
 from ...runtime.layers import ParallelLayer
 from ...runtime.ranks import Ranks
@@ -36,8 +36,8 @@ def make_diff(model: nn.Module, found: Survey, plan: Plan, rules: tuple[Path, ..
     The plan in the result has the collectives that its layouts need, also where those of an edited plan are out of date.
     Raises PlanError for a plan of another model, UnsoundPlanError for one that cuts what must stay whole.
     """
-    dense = skeleton(model)
-    parallel = apply_plan(skeleton(model), plan, Ranks(0, plan.tp), make_compilers(plan, found, rules))
+    dense = on_meta(model)
+    parallel = apply_plan(on_meta(model), plan, Ranks(0, plan.tp), make_compilers(plan, found, rules))
     maker = _Maker(dense, parallel, found, plan, rules)
     pairs = [maker.unit(unit) for unit in plan.units]
     return Diff(replace(plan, units=tuple(unit for unit, _ in pairs)), tuple(changes for _, changes in pairs))

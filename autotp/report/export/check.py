@@ -11,17 +11,17 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import nn
 
+from ...capture.clone import on_meta
 from ...capture.record import record
 from ...capture.units import find_units
 from ...errors import PlanError, TraceError
 from ...planner.survey import Example
-from ...rewrite.compiler import skeleton
 from .layers import COLUMN, ROW, Layer
 
 
 def check_runs(model: nn.Module, layers: Iterable[Layer], ranks: int, calls: Sequence[Example]) -> None:
     """Raises PlanError with what failed if the model cannot run with its layers cut."""
-    local = skeleton(model)
+    local = on_meta(model)
     for layer in layers:
         for path in layer.paths:
             if layer.kind in (COLUMN, ROW) and not layer.gathered:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 
 import pytest
 from torch import nn
 
-from autotp.capture.settings import Settings
+from autotp.rewrite.unit import Structure
 
 
 def put_into_a_part(block: nn.Sequential) -> None:
@@ -30,7 +29,7 @@ def take_out(block: nn.Sequential) -> None:
 @pytest.mark.parametrize("change", [put_into_a_part, put_into_one_without_parts, replace, take_out])
 def test_other_modules_are_noticed(change: Callable[[nn.Sequential], None]) -> None:
     block = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4)))
-    settings = Settings(block, copy.deepcopy(block), ())
-    assert settings.same_modules()
+    structure = Structure(block)
+    assert structure.same_modules()
     change(block)
-    assert not settings.same_modules()
+    assert not structure.same_modules()

@@ -1,0 +1,152 @@
+"""The Python that runs while a unit is traced, instruction by instruction: which globals it reads, and what it writes.
+
+torch's own Python is left out, but for its modules, which read a model's state like a model's code does.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+import sysconfig
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+_TORCH = str(Path(torch.__file__).parent)
+_OWN = str(Path(__file__).parents[2])
+_MODULES = (str(Path(_TORCH, "nn", "modules")), str(Path(_TORCH, "nn", "utils")))
+_REPORTING = tuple(str(Path(str(sys.modules[name].__file__))) for name in ("logging", "warnings"))
+_LIBRARY = (sysconfig.get_path("stdlib"),)
+# What torch itself is written with: the one computes sizes, the other may be a model's as well.
+_SIZES = tuple(str(Path(_TORCH).parent / name) for name in ("sympy", "mpmath"))
+_TOOLS = tuple(str(Path(_TORCH).parent / name) for name in ("numpy", "networkx", "typing_extensions"))
+_CHAIN = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+_READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "IMPORT_NAME"})
+_WRITES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF"})
+
+
+@dataclass(frozen=True)
+class Action:
+    """What an instruction does to state that outlives its call: `names` are the attributes that are read off a global at once."""
+
+    operation: str
+    name: str
+    names: tuple[str, ...] = ()
+
+
+class Observer(Protocol):
+    """Whoever is told of what runs."""
+
+    def enter(self, frame: types.FrameType) -> None:
+        """A function begins."""
+
+    def act(self, frame: types.FrameType, action: Action) -> None:
+        """An instruction is about to run."""
+
+    def call(self, function: Any) -> None:
+        """A function of torch is about to run."""
+
+
+def is_observed(frame: types.FrameType | None) -> bool:
+    """Returns if the reads of what runs in a frame count: not those of torch's machinery and ours, nor of reports to the user.
+    Libraries that both use read for whoever has called them."""
+    while frame is not None:
+        side = _sides.get(frame.f_code) or _side(frame)
+        if side != "library":
+            return side == "model"
+        frame = frame.f_back
+    return False
+
+
+def _side(frame: types.FrameType) -> str:
+    """Whose code runs: torch's or our own ("machinery"), a library's that these use too, or the model's."""
+    file = frame.f_code.co_filename
+    if file.startswith("<"):  # made by exec, as a dataclass's methods are: it belongs where its globals do
+        module = sys.modules.get(str(frame.f_globals.get("__name__")))
+        file = file if file.startswith(("<frozen", "<autotp")) else str(getattr(module, "__file__", file))
+    inner = file.startswith((_TORCH, _OWN, *_SIZES)) and not file.startswith(_MODULES)
+    if inner or file.startswith((*_REPORTING, "<frozen", "<autotp")):
+        side = "machinery"
+    else:
+        inside = file.startswith(_LIBRARY) and "site-packages" not in file
+        side = "library" if inside or file.startswith(_TOOLS) else "model"
+    _sides[frame.f_code] = side
+    return side
+
+
+_sides: dict[types.CodeType, str] = {}
+_actions: dict[types.CodeType, dict[int, Action]] = {}
+
+
+def actions_of(code: types.CodeType) -> dict[int, Action]:
+    """The instructions of a piece of code that read globals, or write what is not its own, by where they are."""
+    if code not in _actions:
+        _actions[code] = dict(_find_actions(code))
+    return _actions[code]
+
+
+def _find_actions(code: types.CodeType) -> Iterator[tuple[int, Action]]:
+    instructions = [i for i in dis.get_instructions(code) if i.opname not in ("CACHE", "PUSH_NULL")]
+    for at, instruction in enumerate(instructions):
+        name = str(instruction.argval)
+        if instruction.opname in _READS:
+            yield instruction.offset, Action(instruction.opname, name, tuple(_chain(instructions, at)))
+        elif instruction.opname in _WRITES and (instruction.opname.endswith("GLOBAL") or name in code.co_freevars):
+            yield instruction.offset, Action(instruction.opname, name)
+
+
+def _chain(instructions: list[dis.Instruction], at: int) -> Iterator[str]:
+    """The names that are read one off the other from what was loaded, or from a Python module that was imported."""
+    for instruction in instructions[at + 1 :]:
+        if instruction.opname in _CHAIN or instruction.opname == "IMPORT_FROM":
+            yield str(instruction.argval)
+        elif not (instruction.opname.startswith("STORE_FAST") and instructions[at].opname == "IMPORT_NAME"):
+            return
+
+
+class Tracing(TorchFunctionMode):
+    """Tells an observer of everything that runs in this thread inside the context, but for what torch's functions do."""
+
+    def __init__(self, observer: Observer) -> None:
+        super().__init__()
+        self.observer = observer
+        self.previous: Any = None
+
+    def __enter__(self) -> Tracing:
+        super().__enter__()
+        self.previous = sys.gettrace()
+        sys.settrace(self._enter)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        sys.settrace(self.previous)
+        super().__exit__(*error)
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.observer.call(function)
+        sys.settrace(None)  # following Python's every step takes as long again as the steps
+        try:
+            return function(*args, **(kwargs or {}))
+        finally:
+            sys.settrace(self._enter)
+
+    def _enter(self, frame: types.FrameType, event: str, argument: Any) -> Any:
+        if _sides.get(frame.f_code) == "machinery" or not is_observed(frame):
+            return None
+        self.observer.enter(frame)
+        if not actions_of(frame.f_code):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self._step
+
+    def _step(self, frame: types.FrameType, event: str, argument: Any) -> Any:
+        if event == "opcode":
+            action = _actions[frame.f_code].get(frame.f_lasti)
+            if action is not None:
+                self.observer.act(frame, action)
+        return self._step

@@ -1,0 +1,448 @@
+"""Observing: while a unit's Python runs for a trace, every read of state is noted with the source it was found at.
+
+The classes of the objects that are reached get an attribute access that tells (and is taken back afterwards), containers are
+noted with all that is in them, and the instructions that run say which globals are read. What cannot be observed is an error.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy
+import torch
+from torch import nn
+
+from ...errors import TraceError
+from .frames import Action, Tracing, is_observed
+from .guards import Contract, Guard
+from .modes import Modes
+from .snapshot import Snapshots
+from .source import MISSING, Source, dense_class, own_attributes, static_attribute
+from .values import CONTAINERS, MOST_ITEMS, PROBES, kind_of
+
+_active: dict[int, Observer] = {}
+_PARTS = frozenset({"_modules", "_parameters", "_buffers"})
+_BACKWARD_HOOKS = frozenset({"_backward_hooks", "_backward_pre_hooks"})
+_LEAVES = {
+    torch.Tensor.register_hook: "register_hook",
+    torch.Tensor.register_post_accumulate_grad_hook: "register_post_accumulate_grad_hook",
+    torch.Tensor.retain_grad: "retain_grad",
+    torch.Tensor.data.__set__: "the data",  # type: ignore[attr-defined]
+    torch.Tensor.backward: "backward",
+    torch.Tensor.set_: "set_",
+}
+_HOOK_MANNERS = frozenset(
+    {"_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs"}
+)
+_IMMUTABLE = (tuple, frozenset)
+
+
+class Observer:
+    """What the Python of one trace reads and writes.
+
+    `twin` is what is traced, `live` the unit's module, which it stands for: sources are about the latter. Attributes
+    (module path, name) in `varying` are inputs of the trace, and not guarded; `modes` are those of the call.
+    """
+
+    def __init__(self, twin: nn.Module, live: nn.Module, varying: frozenset[tuple[str, str]], modes: Modes) -> None:
+        self.live, self.varying, self.modes = live, varying, modes
+        self.sources: dict[tuple[Any, ...], Source] = {}
+        self.order: dict[Source, None] = {}  # as they were read
+        self.known: dict[int, tuple[Any, Source]] = {}  # objects by identity, kept alive
+        self.aliases: list[tuple[Source, Source]] = []
+        self.tensors: dict[int, tuple[torch.Tensor, Source]] = {}
+        self.functions: dict[types.CodeType, list[tuple[Any, Source]]] = {}
+        self.own_code: set[types.CodeType] = set()  # of functions that the trace itself makes
+        self.patched: dict[type, Any] = {}
+        self.told: dict[type, bool] = {}
+        self.problem: str | None = None
+        self.snapshots = Snapshots()
+        self.root = Source(None, "unit")
+        self.twins: dict[int, nn.Module] = {}
+        self.parts: dict[int, tuple[nn.Module, str]] = {}
+        for path, part in twin.named_modules():
+            own = live.get_submodule(path)
+            source = self._part_source(path)
+            self.known[id(part)] = part, source
+            self.parts[id(part)] = own, path
+            self.twins[id(own)] = part
+            self.snapshots.take(part, source.__str__)
+        self._note_aliases()
+
+    def _part_source(self, path: str) -> Source:
+        source = self.root
+        for name in path.split(".") if path else ():
+            source = self._step(source, "part", name)
+        return source
+
+    def _note_aliases(self) -> None:
+        """Which of the unit's parameters and buffers are one: equal ones are one in the trace, too."""
+        first: dict[int, Source] = {}
+        for path, part in self.live.named_modules():
+            for kind, held in (("parameter", part._parameters), ("buffer", part._buffers)):
+                for name, tensor in held.items():
+                    if tensor is not None:
+                        source = self._step(self._part_source(path), kind, name)
+                        known = first.setdefault(id(tensor), source)
+                        if known is not source:
+                            self.aliases.append((known, source))
+
+    # What is noted.
+
+    def _step(self, parent: Source | None, kind: str, key: Any = None) -> Source:
+        name = (parent, kind, key if kind != "fixed" else id(key))
+        if name not in self.sources:
+            self.sources[name] = Source(parent, kind, key)
+        return self.sources[name]
+
+    def note(self, parent: Source | None, kind: str, key: Any = None) -> Source:
+        """A read of a step from a source."""
+        source = self._step(parent, kind, key)
+        self.order.setdefault(source)
+        return source
+
+    def refuse(self, reason: str) -> None:
+        """Say why there can be no program. The code that is traced may catch the error, so it is kept."""
+        self.problem = self.problem or reason
+        raise TraceError(self.problem)
+
+    def fixed(self, value: Any) -> Source:
+        """The source of an object that is the same for all units."""
+        return self._step(None, "fixed", value)
+
+    def reach(self, value: Any, source: Source) -> None:
+        """What was read is held by the traced code from now on: what can be read from it is observed."""
+        kind = kind_of(value)
+        if kind in ("constant", "identity"):
+            return
+        if id(value) in self.known:
+            first = self.known[id(value)][1]
+            if first is not source and kind in ("tensor", "object", "container") and not isinstance(value, _IMMUTABLE):
+                self.aliases.append((first, source))
+            return
+        if kind == "module":
+            if id(value) not in self.twins:
+                self.refuse(f"it uses {source}, a module that is not within it")
+            return
+        self.known[id(value)] = value, source
+        handler: Callable[[Any, Source], None] | None = getattr(self, f"_reach_{kind}", None)
+        if handler is not None:
+            handler(value, source)
+        elif kind in PROBES:
+            self._reach_probed(value, source, PROBES[kind])
+        else:
+            self.refuse(f"it reads {source}, and nothing can tell what a {type(value).__qualname__} gives")
+
+    def _reach_tensor(self, value: torch.Tensor, source: Source) -> None:
+        if isinstance(value, nn.Parameter):
+            self.refuse(f"it reads a parameter at {source} rather than as a parameter of its own modules")
+        self.tensors[id(value)] = value, source
+
+    def _reach_function(self, value: Any, source: Source) -> None:
+        self.functions.setdefault(value.__code__, []).append((value, source))
+
+    def _reach_method(self, value: Any, source: Source) -> None:
+        self._reach_slots(value, source, ("__func__", "__self__"))
+
+    def _reach_partial(self, value: Any, source: Source) -> None:
+        self._reach_slots(value, source, ("func", "args", "keywords"))
+
+    def _reach_slots(self, value: Any, source: Source, names: tuple[str, ...]) -> None:
+        for name in names:
+            self.reach(getattr(value, name), self.note(source, "slot", name))
+
+    def _reach_cache(self, value: Any, source: Source) -> None:
+        self.note(source, "probe", PROBES["cache"])
+        self.reach(value.__wrapped__, self._step(source, "slot", "__wrapped__"))
+
+    def _reach_probed(self, value: Any, source: Source, probe: Callable[[Any], Any]) -> None:
+        inside = self.note(source, "probe", probe)
+        if isinstance(value, numpy.ndarray):
+            self.snapshots.take(value, source.__str__)
+        else:
+            self.reach(probe(value), inside)
+
+    def _reach_container(self, value: Any, source: Source) -> None:
+        if len(value) > MOST_ITEMS:
+            self.refuse(f"{source} has more than {MOST_ITEMS} items, which are too many to watch")
+        self.note(source, "type")
+        self.note(source, "content")
+        self.snapshots.take(value, source.__str__)
+        items = (
+            value.items()
+            if isinstance(value, dict)
+            else ()
+            if isinstance(value, (set, frozenset))
+            else enumerate(value)
+        )
+        for key, item in list(items):
+            if id(item) in self.twins or id(item) in self.parts:
+                self.note(source, "item", key)
+            else:
+                self.reach(item, self.note(source, "item", key))
+        if type(value) not in CONTAINERS:
+            self._watch(type(value))
+
+    def _reach_object(self, value: Any, source: Source) -> None:
+        self.note(source, "type")
+        self.snapshots.take(value, source.__str__)
+        if not self._watch(type(value)):
+            self._read_all(value, source)
+
+    def _read_all(self, value: Any, source: Source) -> None:
+        """Note every attribute of an object, as nothing tells which of them is read."""
+        for name, item in list(own_attributes(value).items()):
+            self.reach(item, self.note(source, "attribute", name))
+
+    def begin(self, leaves: Sequence[Any]) -> None:
+        """The unit's forward is about to run, with these arguments: functions among them may run in it, and a call's key
+        says which ones they are."""
+        own = own_attributes(self.twins[id(self.live)]).get("forward")
+        if own is not None:
+            self.reach(own, self.fixed(own))
+        else:
+            self._reach_code(*self._class_attribute(self.live, "forward", self.root))
+        for leaf in leaves:
+            if callable(leaf) and not isinstance(leaf, nn.Module):
+                self.reach(leaf, self.fixed(leaf))
+
+    # Attribute access.
+
+    def _watch(self, kind: type) -> bool:
+        """Let all attribute access to objects of a class tell; returns if it does."""
+        if kind in self.told:
+            return self.told[kind]
+        place = _place_to_tell(kind)
+        self.told[kind] = place is not None
+        if place is not None and place not in self.patched:
+            original: Callable[[Any, str], Any] = place.__getattribute__
+            own = vars(place).get("__getattribute__", MISSING)
+
+            def tell(value: Any, name: str) -> Any:
+                observer = _active.get(threading.get_ident())
+                if observer is None or id(value) not in observer.known:
+                    return original(value, name)
+                return observer.attribute(value, name, original)
+
+            place.__getattribute__ = tell  # type: ignore[method-assign, assignment]
+            self.patched[place] = own
+        return self.told[kind]
+
+    def attribute(self, value: Any, name: str, original: Callable[[Any, str], Any]) -> Any:
+        """An attribute of an object that the traced code asks for."""
+        reader = sys._getframe(2)
+        if not is_observed(reader) or self.known[id(value)][0] is not value:
+            return original(value, name)
+        source = self.known[id(value)][1]
+        if id(value) in self.parts:
+            return self._of_module(value, name, source, original, reader)
+        self._note_attribute(value, name, source)
+        found = original(value, name)
+        return self.twins.get(id(found), found)
+
+    def _of_module(
+        self, twin: nn.Module, name: str, source: Source, original: Callable[[Any, str], Any], reader: types.FrameType
+    ) -> Any:
+        live, path = self.parts[id(twin)]
+        if name in _PARTS or (path, name) in self.varying or (not path and name == "forward"):
+            return original(twin, name)
+        if name in _HOOK_MANNERS and not (live._forward_hooks or live._forward_pre_hooks):
+            return original(twin, name)  # asked for the hooks that a trace itself puts there
+        if name in _BACKWARD_HOOKS and own_attributes(live)[name]:
+            self.refuse(f"there is a backward hook on {source}")
+        if name == "__dict__":
+            if reader.f_code.co_filename != torch.nn.modules.module.__file__:  # which looks for one name in it
+                self._read_all(live, source)
+            return original(twin, name)
+        for kind, held in (("parameter", twin._parameters), ("buffer", twin._buffers)):
+            if name in held and name not in own_attributes(twin):
+                self.note(source, kind, name)
+                return original(twin, name)
+        if name in twin._modules and name not in own_attributes(twin):
+            return original(twin, name)
+        self._note_attribute(live, name, source)
+        found = original(twin, name)
+        if isinstance(found, CONTAINERS):
+            self.snapshots.take(found, lambda: f"{source}.{name}")
+        return found
+
+    def _note_attribute(self, value: Any, name: str, source: Source) -> None:
+        """Where Python looks for an attribute: at what the class says, and in the object itself."""
+        if name == "__class__":
+            self.note(source, "type")
+            return
+        if name == "__dict__":
+            self._read_all(value, source)
+            return
+        written, from_class = self._class_attribute(value, name, source)
+        if isinstance(written, types.MemberDescriptorType):
+            slot = self.note(source, "slot", name)
+            self.reach(slot.get(self.live), slot)
+            return
+        if hasattr(type(written), "__set__") and written is not MISSING:
+            self._reach_code(written, from_class)
+            return
+        own = own_attributes(value)
+        entry = self.note(source, "attribute", name)
+        if name in own:
+            self.reach(own[name], entry)
+        elif written is not MISSING:
+            self._reach_code(written, from_class)
+
+    def _class_attribute(self, value: Any, name: str, source: Source) -> tuple[Any, Source]:
+        """What the class of an object has under a name, and the source of that."""
+        written, _ = static_attribute(dense_class(value), name)
+        return written, self.note(self.note(source, "type"), "class", name)
+
+    def _reach_code(self, written: Any, source: Source) -> None:
+        """What a class has under a name: code that will run, or a value."""
+        if isinstance(written, (classmethod, staticmethod)):
+            self.reach(written.__func__, self._step(source, "slot", "__func__"))
+        elif isinstance(written, property):
+            for name in ("fget", "fset"):
+                if getattr(written, name) is not None:
+                    self.reach(getattr(written, name), self._step(source, "slot", name))
+        elif not hasattr(type(written), "__get__") or isinstance(written, types.FunctionType):
+            self.reach(written, source)
+
+    # Instructions.
+
+    def enter(self, frame: types.FrameType) -> None:
+        """A function begins: what its closure and its defaults hold is state, unless the trace has made it."""
+        code = frame.f_code
+        self.own_code.update(constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+        functions = self.functions.get(code, ())
+        captured = [name for name in code.co_freevars if name != "__class__"]
+        if captured and not functions and code not in self.own_code:
+            self.refuse(f"it calls {code.co_qualname}, whose variable {captured[0]} nothing can look up again")
+        for function, source in list(functions):
+            if function is None:
+                continue
+            for name in captured:
+                cell = self.note(source, "cell", name)
+                self._reach_held(cell.get(self.live), cell)
+            for name in ("__defaults__", "__kwdefaults__"):
+                if getattr(function, name):
+                    slot = self.note(source, "slot", name)
+                    self.reach(getattr(function, name), slot)
+        self.functions[code] = [(None, source) for _, source in functions]
+
+    def _reach_held(self, value: Any, source: Source) -> None:
+        """As `reach`; a module of the unit may stand in a closure, which the twin's has its twin in."""
+        if id(value) not in self.twins:
+            self.reach(value, source)
+
+    def act(self, frame: types.FrameType, action: Action) -> None:
+        """An instruction reads a global, or writes what outlives the call."""
+        if action.operation == "IMPORT_NAME":
+            module = sys.modules.get(action.name)
+            if module is not None:
+                self._read_names(module, self.fixed(module), action.names)
+            return
+        if action.operation in ("LOAD_GLOBAL", "LOAD_NAME"):
+            self._read_global(frame, action)
+            return
+        if action.operation.endswith("DEREF") and frame.f_code in self.own_code:
+            return  # a variable of a call that is traced
+        if action.operation.endswith("GLOBAL"):
+            self.snapshots.take_entry(frame.f_globals, action.name)
+        self.refuse(f"it sets {action.name}, which outlives the call")
+
+    def call(self, function: Any) -> None:
+        """A function of torch runs; some leave in a tensor what a graph does not have."""
+        if function in _LEAVES:
+            self.refuse(f"it calls {_LEAVES[function]} of a tensor, of which a program knows nothing")
+
+    def _read_global(self, frame: types.FrameType, action: Action) -> None:
+        if action.operation == "LOAD_NAME" and action.name in frame.f_locals:
+            return
+        namespace, name = frame.f_globals, action.name
+        source = self.note(self.fixed(namespace), "global", name)
+        if name not in namespace:
+            return
+        self.reach(namespace[name], source)
+        self._read_names(namespace[name], source, action.names)
+
+    def _read_names(self, value: Any, source: Source, names: tuple[str, ...]) -> None:
+        """Names read one after the other, as long as they are those of Python modules and classes."""
+        for name in names:
+            if isinstance(value, types.ModuleType):
+                source, found = self.note(source, "attribute", name), vars(value).get(name, MISSING)
+            elif isinstance(value, type):
+                source, found = self.note(source, "class", name), static_attribute(value, name)[0]
+            else:
+                return
+            if found is MISSING:
+                return
+            (self._reach_code if isinstance(value, type) else self._reach_named)(found, source)
+            value = found
+
+    def _reach_named(self, value: Any, source: Source) -> None:
+        self.reach(value, source)
+
+    # The whole.
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Observe what runs in this thread. State that was written is put back; raises TraceError if there was any."""
+        drawn = _random_states()
+        for part, source in list(self.known.values()):
+            if not self._watch(type(part)):
+                self._read_all(self.parts[id(part)][0], source)
+        _active[threading.get_ident()] = self
+        try:
+            with Tracing(self):
+                yield
+        finally:
+            del _active[threading.get_ident()]
+            for kind, own in reversed(self.patched.items()):
+                if own is MISSING:
+                    del kind.__getattribute__  # type: ignore[attr-defined]
+                else:
+                    kind.__getattribute__ = own  # type: ignore[method-assign]
+            self.patched.clear()
+            written = self.snapshots.restore()
+            if _random_states(restore=drawn):
+                written = "the state of a random generator"
+        if self.problem is not None:
+            raise TraceError(self.problem)
+        if written is not None:
+            raise TraceError(f"it changes {written}, which the next call reads")
+
+    def contract(self, constants: Mapping[str, torch.Tensor]) -> Contract:
+        """What was read, as guards; of a graph's constants, those that are read from state."""
+        found: dict[Source, Any] = {}
+        guards = tuple(Guard(source, source.get(self.live, found)) for source in self.order)
+        tensors = {name: self.tensors[id(t)][1] for name, t in constants.items() if id(t) in self.tensors}
+        return Contract(guards, tuple(self.aliases), tensors, self.modes)
+
+
+def _place_to_tell(kind: type) -> type | None:
+    """The class that gets the access that tells: the class itself or, where it has an access of its own, the one that this
+    leaves the reading to. None if there is no such class."""
+    order = list(kind.__mro__)
+    own = [i for i, c in enumerate(order) if isinstance(vars(c).get("__getattribute__"), types.FunctionType)]
+    behind = order[own[-1] + 1 :] if own else order
+    place = next(iter(behind), object)
+    return place if place.__flags__ & _HEAP_TYPE and not place.__flags__ & _IMMUTABLE_TYPE else None
+
+
+_HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8
+
+
+def _random_states(restore: Any = None) -> Any:
+    """The states of Python's and numpy's generators; with `restore`, returns if they were others, and sets them back."""
+    now = random.getstate(), numpy.random.get_state()
+    if restore is None:
+        return now
+    same = now[0] == restore[0] and all(map(numpy.array_equal, now[1], restore[1]))
+    if not same:
+        random.setstate(restore[0])
+        numpy.random.set_state(restore[1])
+    return not same

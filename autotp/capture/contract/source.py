@@ -1,0 +1,141 @@
+"""Sources: where the Python of a unit found a value, so that it can be looked up again, also in an equal unit.
+
+A source is a step from another source: an attribute of an object, an item of a container, the content of a function's cell.
+The first step is the unit's module, or an object that is the same for all units (the globals of a Python module, a class).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from types import FunctionType
+from typing import Any
+
+from torch import nn
+
+
+class Missing:
+    """Stands for what is not there."""
+
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+MISSING = Missing()
+# The attribute of a class that names the class it takes the place of, which is the one that guards are about.
+DENSE_CLASS = "_autotp_dense_class"
+
+
+class Source:
+    """One step: `kind` says how `key` is looked up in what `parent` gives."""
+
+    __slots__ = ("key", "kind", "parent")
+
+    def __init__(self, parent: Source | None, kind: str, key: Any = None) -> None:
+        self.parent, self.kind, self.key = parent, kind, key
+
+    def get(self, unit: nn.Module, known: dict[Source, Any] | None = None) -> Any:
+        """What is found there now, for a unit; MISSING if there is nothing. `known` keeps what was found on the way."""
+        known = {} if known is None else known
+        if self not in known:
+            holder = unit if self.parent is None else self.parent.get(unit, known)
+            known[self] = MISSING if holder is MISSING else _STEPS[self.kind](holder, self.key)
+        return known[self]
+
+    def __str__(self) -> str:
+        if self.kind == "unit":
+            return "the block"
+        if self.kind == "fixed":
+            return str(
+                getattr(self.key, "__qualname__", None) or getattr(self.key, "__name__", type(self.key).__name__)
+            )
+        assert self.parent is not None
+        if self.kind == "global":
+            return f"the global {self.key}"
+        return _TEXTS.get(self.kind, "{parent}.{key}").format(parent=self.parent, key=self.key)
+
+
+_TEXTS = {
+    "item": "{parent}[{key!r}]",
+    "content": "{parent}",
+    "class": "{parent}",
+    "cell": "the variable {key} of {parent}",
+    "probe": "{parent}",
+}
+
+
+def dense_class(value: Any) -> type:
+    """The class of an object, of a parallel layer that of the dense one."""
+    kind = type(value)
+    return vars(kind).get(DENSE_CLASS, kind)
+
+
+def static_attribute(kind: type, name: str) -> tuple[Any, type | None]:
+    """What a class has under a name, as it was written there, and which class in its order has it."""
+    for owner in kind.__mro__:
+        if name in vars(owner):
+            return vars(owner)[name], owner
+    return MISSING, None
+
+
+def own_attributes(value: Any) -> dict[str, Any]:
+    """The dict of an object's attributes itself, whatever its class does to attribute access."""
+    try:
+        found: dict[str, Any] = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return {}
+    return found
+
+
+def content(value: Any, key: Any = None) -> Any:
+    """What tells a container from another one besides its items: the length, the keys, or all of a set."""
+    if isinstance(value, dict):
+        return tuple(value)
+    if isinstance(value, (set, frozenset)):
+        return frozenset(value)
+    return len(value)
+
+
+def _item(holder: Any, key: Any) -> Any:
+    try:
+        if isinstance(holder, Mapping):
+            return dict.get(holder, key, MISSING) if isinstance(holder, dict) else holder.get(key, MISSING)
+        return (list if isinstance(holder, list) else deque if isinstance(holder, deque) else tuple).__getitem__(
+            holder, key
+        )
+    except (LookupError, TypeError):
+        return MISSING
+
+
+def _cell(function: Any, name: str) -> Any:
+    try:
+        return function.__closure__[function.__code__.co_freevars.index(name)].cell_contents
+    except (AttributeError, TypeError, ValueError, IndexError):
+        return MISSING
+
+
+def _slot(holder: Any, name: str) -> Any:
+    try:
+        if isinstance(holder, (FunctionType, type)):
+            return getattr(holder, name, MISSING)
+        return object.__getattribute__(holder, name)
+    except AttributeError:
+        return MISSING
+
+
+_STEPS: dict[str, Callable[[Any, Any], Any]] = {
+    "unit": lambda holder, key: holder,
+    "fixed": lambda holder, key: key,
+    "part": lambda holder, key: holder._modules.get(key, MISSING),
+    "parameter": lambda holder, key: holder._parameters.get(key, MISSING),
+    "buffer": lambda holder, key: holder._buffers.get(key, MISSING),
+    "attribute": lambda holder, key: own_attributes(holder).get(key, MISSING),
+    "slot": _slot,
+    "type": lambda holder, key: dense_class(holder),
+    "class": lambda holder, key: static_attribute(holder, key)[0],
+    "item": _item,
+    "global": _item,
+    "cell": _cell,
+    "content": content,
+    "probe": lambda holder, key: key(holder),
+}

@@ -1,0 +1,184 @@
+"""Kinds of values: how each is observed, and when two of them are the same to a program."""
+
+from __future__ import annotations
+
+import collections
+import contextvars
+import functools
+import importlib.machinery
+import random
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import Any
+
+import numpy
+import torch
+from torch import nn
+
+from .source import MISSING, Missing, dense_class
+
+PLAIN = (type(None), bool, int, float, complex, str, bytes)
+_FIXED = (
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+    torch.Size,
+    range,
+    slice,
+    type(Ellipsis),
+    type(NotImplemented),
+    numpy.generic,
+)
+CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
+MOST_ITEMS = 4096
+_CACHE = type(functools.lru_cache(lambda: None))
+# Nothing of these is read but what they are: two are the same if they are one object.
+_BY_IDENTITY = (
+    type,
+    types.ModuleType,
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodWrapperType,
+    types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.GenericAlias,
+    types.UnionType,
+    types.CodeType,
+    property,
+    classmethod,
+    staticmethod,
+    type(object()),
+)
+# Their state is out of sight, and changes as they are used.
+_MOVING = (random.Random, numpy.random.Generator, numpy.random.RandomState, types.GeneratorType)
+
+
+def kind_of(value: Any) -> str:
+    """The kind of a value, "unobservable" if nothing can tell what is read from it."""
+    for classes, kind in _KINDS:
+        if isinstance(value, classes):
+            return kind
+    if isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
+        return "identity" if isinstance(value.__self__, (type, types.ModuleType, type(None))) else "bound"
+    if isinstance(value, _BY_IDENTITY) or _is_of_torch(type(value)):
+        return "identity"
+    return "unobservable" if isinstance(value, Iterator) or not _has_plain_state(type(value)) else "object"
+
+
+_KINDS: tuple[tuple[Any, str], ...] = (
+    (torch.Tensor, "tensor"),
+    (nn.Module, "module"),
+    ((*PLAIN, *_FIXED, Enum, Missing), "constant"),
+    (types.FunctionType, "function"),
+    (types.MethodType, "method"),
+    (_CACHE, "cache"),
+    (contextvars.ContextVar, "variable"),
+    (_MOVING, "unobservable"),
+    (CONTAINERS, "container"),
+    (functools.partial, "partial"),
+    (numpy.ndarray, "array"),
+    (weakref.ReferenceType, "reference"),
+)
+
+
+def _is_of_torch(kind: type) -> bool:
+    """Returns if torch's own Python is behind an object: what it keeps is not a model's state."""
+    return kind.__module__.partition(".")[0] in _REPORTED and kind is not threading.local
+
+
+_REPORTED = frozenset({"torch", "sympy", "typing", "logging", "_thread"})
+
+
+_OPEN = (object, dict, list, tuple, set, frozenset, collections.OrderedDict, collections.defaultdict, collections.deque)
+_OPEN_NAMES = frozenset({"types.SimpleNamespace", "_thread._local", "builtins.BaseException", "builtins.Exception"})
+
+
+def _has_plain_state(kind: type) -> bool:
+    """Returns if all that objects of a class hold lies in attributes and items: no code but Python's has written it."""
+    return all(c in _OPEN or f"{c.__module__}.{c.__qualname__}" in _OPEN_NAMES or _is_python(c) for c in kind.__mro__)
+
+
+def _is_python(kind: type) -> bool:
+    if not kind.__flags__ & (1 << 9):  # Py_TPFLAGS_HEAPTYPE: static classes are written in C
+        return kind.__module__ in ("abc", "typing", "collections.abc")
+    loader = getattr(getattr(sys.modules.get(kind.__module__), "__spec__", None), "loader", None)
+    compiled = (importlib.machinery.ExtensionFileLoader, importlib.machinery.BuiltinImporter)
+    return not (isinstance(loader, compiled) or loader in compiled)
+
+
+def agree(expected: Any, now: Any) -> bool:
+    """Returns if a program that was traced with one value holds for another one, as far as the value itself goes.
+
+    Of containers, objects and functions that is their class or code; what was read from them is compared by itself.
+    """
+    if expected is now:
+        return True
+    if isinstance(expected, torch.Tensor):
+        return isinstance(now, torch.Tensor) and _looks(expected) == _looks(now)
+    kind = kind_of(expected)
+    if kind == "constant":
+        return _equal(expected, now)
+    if kind == "function":
+        return type(now) is type(expected) and now.__code__ is expected.__code__
+    if kind in ("identity", "bound"):
+        return False
+    if kind == "container" and isinstance(expected, (set, frozenset)):
+        return dense_class(now) is dense_class(expected)
+    return dense_class(now) is dense_class(expected)
+
+
+def _looks(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tuple(tensor.shape), tensor.dtype, tensor.requires_grad and not isinstance(tensor, nn.Parameter)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Equality of constants: 1, 1.0 and True are three, and what is not a number equals itself."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, (tuple, frozenset)) and not isinstance(one, torch.Size):
+        return one == other and [*map(type, one)] == [*map(type, other)]
+    if isinstance(one, float):
+        return repr(one) == repr(other)  # tells zeros of both signs apart
+    return bool(one == other)
+
+
+# What is read of values that are no Python object's attributes, by a function: equal results, equal states.
+def array_state(value: Any) -> Any:
+    """The contents of a numpy array."""
+    return value.shape, str(value.dtype), value.tobytes()
+
+
+def cache_state(value: Any) -> Any:
+    """How many results a memoising function keeps: what it gives changes only with that."""
+    return value.cache_info().currsize
+
+
+def variable_state(value: Any) -> Any:
+    """What a context variable is set to."""
+    return value.get(MISSING)
+
+
+def referent(value: Any) -> Any:
+    """What a weak reference refers to."""
+    return value()
+
+
+def builtin_self(value: Any) -> Any:
+    """The object that a method written in C belongs to."""
+    return value.__self__
+
+
+PROBES: dict[str, Callable[[Any], Any]] = {
+    "array": array_state,
+    "cache": cache_state,
+    "variable": variable_state,
+    "reference": referent,
+    "bound": builtin_self,
+}
