@@ -119,6 +119,17 @@ def on_process(name: str) -> Outcome:
     return judged(name, dense, [found], any(_WHOLE in str(warning.message) for warning in said))
 
 
+def on_processes(names: Sequence[str]) -> list[Outcome]:
+    """Several cases, one after the other."""
+    return [on_process(name) for name in names]
+
+
+def assert_as_expected(outcomes: Sequence[Outcome]) -> None:
+    """Fails with what came of those cases that are not as they should be."""
+    wrong = {f"{o.name}: {o.kind}: {o.text}" for o in outcomes if not o.holds(cases()[o.name][1])}
+    assert not wrong, "\n".join(sorted(wrong))
+
+
 def _parallelized(net: nn.Module, example: Any, options: dict[str, Any]) -> nn.Module:
     return autotp.parallelize(net, example=example, **options)
 

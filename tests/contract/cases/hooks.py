@@ -107,7 +107,7 @@ def full_backward_hook_on_a_block():
     yield
 
 
-@case(refusal=("hook",))
+@case()
 def gradient_hook_on_a_cut_weight():
     net = twins(Mlp)
     net.blocks[0].up.weight.register_hook(lambda gradient: gradient * 3)
@@ -130,7 +130,7 @@ def gradient_hook_on_a_norms_weight():
     yield
 
 
-@case(refusal=("hook",))
+@case()
 def gradient_hook_on_a_cut_weight_after_the_first_call():
     net = twins(Mlp)
     yield net
@@ -142,7 +142,7 @@ def gradient_hook_on_a_cut_weight_after_the_first_call():
     yield
 
 
-@case(refusal=("hook",))
+@case()
 def accumulated_gradient_hook():
     net = twins(Mlp)
     net.notes = []
@@ -242,6 +242,17 @@ def forward_hook_that_reads_what_is_cut():
     net = twins(Mlp)
     net.collected = []
     net.blocks[0].up.register_forward_hook(lambda module, args, result: net.collected.append(result.detach().clone()))
+    yield net
+    yield
+    yield
+    yield
+    yield
+
+
+@case(refusal=("hook",))
+def gradient_hook_that_looks_across_a_cut_weight():
+    net = twins(Mlp)
+    net.blocks[0].up.weight.register_hook(lambda gradient: gradient / gradient.abs().max() + gradient.mean())
     yield net
     yield
     yield
