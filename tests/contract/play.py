@@ -35,6 +35,10 @@ FILES = tuple(sorted(path for path in FOLDER.glob("*.py") if not path.stem.start
 _WHOLE = "computes some calls with whole weights"
 
 
+class DenseError(Exception):
+    """A case fails on the dense model."""
+
+
 @dataclass
 class Record:
     """What one call left: outputs, gradients of parameters and inputs, and everything in the Python around."""
@@ -98,7 +102,7 @@ def compared(name: str, source: Path | types.CodeType, expected: Expected, tp: i
         warnings.simplefilter("always")
         dense = in_turns(1, lambda ranks: played(source, name, None), expected.shared)[0]
         if isinstance(dense, BaseException):
-            raise dense
+            raise DenseError(f"{name}: {type(dense).__name__}: {dense}") from dense
         found = in_turns(tp, lambda ranks: played(source, name, lambda *made: cut(ranks, *made)), expected.shared)
     return judged(name, dense, found, any(_WHOLE in str(warning.message) for warning in said))
 

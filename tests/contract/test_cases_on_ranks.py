@@ -10,5 +10,5 @@ from tests.contract.play import assert_as_expected, cases, on_processes
 
 @pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.sweep)])
 def test_on_real_ranks(size: int) -> None:
-    everywhere = run_ranks(on_processes, size, list(cases()), limit_s=900)
+    everywhere = run_ranks(on_processes, size, list(cases()), limit_s=1800)
     assert_as_expected([outcome for outcomes in everywhere for outcome in outcomes])
