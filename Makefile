@@ -7,7 +7,7 @@ INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv lint test demo bench-planning bench-inference bench-gpu bench-load bench-steps bench-train zoo sweep
+.PHONY: help venv lint test demo bench-planning bench-inference bench-gpu bench-load bench-steps bench-train zoo sweep hunt
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,3 +56,6 @@ bench-train: $(INSTALLED) ## time a training step on two ranks, and what a rank 
 
 zoo: $(INSTALLED) ## cut every family of transformers, compare, write docs/COVERAGE.md; some: make zoo ARGS="--only gpt2 --tp 2,3"
 	exec env OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m tests.zoo --coverage docs/COVERAGE.md $(ARGS)
+
+hunt: $(INSTALLED) ## programs made at random, cut, against themselves whole: make hunt ARGS="--minutes 60 --seed 1000"
+	exec env OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m tests.contract.hunt $(ARGS)

@@ -4,6 +4,7 @@ from .api import diff, parallelize, plan
 from .checkpoint.full import full_gradients, full_state_dict
 from .checkpoint.load import Loaded, loading
 from .checkpoint.training import TrainingState
+from .differences import Report
 from .errors import (
     AutotpError,
     CheckpointError,
@@ -19,7 +20,7 @@ from .initial import initialize
 from .planner.plan import Plan
 from .report.diff import GraphDiff
 from .shards import merge, shard
-from .verify import Report, verify
+from .verify import verify
 from .weights import from_pretrained, save_pretrained
 
 __version__ = "0.1.0"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,8 @@ from .boundaries import with_boundaries
 from .capture.grouped import GroupedProducts
 from .capture.opaque import copy_opaque, tensors_of
 from .checkpoint.full import full_gradients
-from .errors import UsageError, VerificationError, in_one_line
+from .differences import CallReport, Report, compare, worst_of
+from .errors import UsageError, in_one_line
 from .huggingface import models
 from .planner.make import make_plan
 from .planner.plan import Plan
@@ -31,66 +31,19 @@ from .rewrite.apply import apply_plan, make_compilers
 from .runtime.ranks import Ranks
 from .runtime.sequence import made_whole
 from .runtime.simulate import simulate
+from .three_calls import Call, UnsuitableError, WithoutDropout, drawing_nothing, larger_call, real_call, three_calls
 
-TOLERANCE = 1e-9
 MSG_DENSE = "{kind} itself, not cut, fails on the inputs it is verified with ({error}); give others as example"
 
 
 @dataclass(frozen=True)
-class Difference:
-    """The largest difference found in one tensor, relative to its largest entry (see `verify`)."""
+class Run:
+    """What the dense model gave in one call, and how often it called each unit."""
 
-    name: str
-    error: float
-
-
-@dataclass(frozen=True)
-class Report:
-    """What verification found. `planned` and `counted` are collectives by "kind phase of" over one training step, the former for
-    the calls that the dense model made of its units; `elements` the numbers of parameters of the whole model and of one rank."""
-
-    model: str
-    tp: int
-    outputs: tuple[Difference, ...]
-    gradients: tuple[Difference, ...]
-    planned: Mapping[str, int]
-    counted: Mapping[str, int]
-    elements: tuple[int, int]
-    tolerance: float = TOLERANCE
-
-    @property
-    def exact(self) -> bool:
-        """Returns if every output and gradient is within the tolerance."""
-        return all(difference.error <= self.tolerance for difference in (*self.outputs, *self.gradients))
-
-    @property
-    def counts_agree(self) -> bool:
-        """Returns if exactly the planned collectives ran."""
-        return dict(self.planned) == dict(self.counted)
-
-    @property
-    def ok(self) -> bool:
-        """Returns if the parallel model is the dense one, at the planned collectives."""
-        return self.exact and self.counts_agree
-
-    def worst(self) -> tuple[Difference, ...]:
-        """The worst output and the worst gradient."""
-        groups = [group for group in (self.outputs, self.gradients) if group]
-        return tuple(max(group, key=lambda difference: difference.error) for group in groups)
-
-    def raise_for_failure(self) -> None:
-        """Raises VerificationError naming the worst tensor, or the collectives that differ from the plan."""
-        if not self.exact:
-            worst = max(self.worst(), key=lambda difference: difference.error)
-            raise VerificationError(f"{self.model} at tp {self.tp}: {worst.name} differs by {worst.error:.1e}")
-        if not self.counts_agree:
-            raise VerificationError(
-                f"{self.model} at tp {self.tp}: planned {dict(self.planned)}, counted {dict(self.counted)} collectives"
-            )
-
-    def to_json(self) -> str:
-        """The report as JSON."""
-        return json.dumps({**dataclasses.asdict(self), "ok": self.ok}, indent=2) + "\n"
+    call: Call
+    outputs: dict[str, torch.Tensor]
+    gradients: dict[str, torch.Tensor]
+    units: Mapping[str, int]
 
 
 class Float64(TorchFunctionMode):
@@ -122,6 +75,10 @@ def verify(
     seed: int = 0,
 ) -> Report:
     """Compare a model's parallel form with the dense one in float64: outputs, every gradient, collectives.
+
+    Both are called three times: in eval mode, with other inputs in training mode, and as the first time; so what a call leaves
+    for the next one shows, and buffers that calls change are compared too. Dropout drops nothing. Where the dense model fails in
+    the second call, or draws random numbers in training, that call is one that it can make; the report names it.
 
     All ranks are simulated in this process, so any tp works without GPUs or a launcher. The model is copied, and
     computes entirely in float64: grouped products, which have no such kernel, group by group, in the dense model too. A
@@ -158,17 +115,39 @@ class Verifier:
         self.examples = [_widened(call) for call in examples_for(self.dense, example)]
         with Float64():
             self.found = survey(self.dense, self.examples, self.folders)
-        self.call = _real_call(self.dense, self.examples[0])
+        self.call = real_call(self.dense, self.examples[0])
         # What a head gives may be read as slices, so that it has no gradient of its own.
         inner = {shape for shape, problem in self.found.problems.items() if not problem.is_head}
         self.paths = [unit.path for unit in self.found.units if unit.shape in inner]
-        # A copy runs, since a model may keep something of a call, and every run is to begin with the same one.
-        dense = copy.deepcopy(self.dense)
-        with _calls(dense, [unit.path for unit in self.found.units]) as self.calls:
+        self.runs = self._dense_runs()
+        self.outputs, self.gradients = self.runs[0].outputs, self.runs[0].gradients
+
+    def _dense_runs(self) -> list[Run]:
+        """The dense model's three calls, the first of those that it can make. A copy runs, since a model may keep something of a
+        call, and every run is to begin with the same one."""
+        other = larger_call(self.dense, self.examples[0], self.call, self.examples[-1])
+        problem: Exception | None = None
+        for calls in three_calls(self.call, other):
+            dense, runs = copy.deepcopy(self.dense), list[Run]()
             try:
-                self.outputs, self.gradients = _run(dense, self.call, seed, self.paths)
+                for call in calls:
+                    runs.append(self._dense_run(dense, call))
             except Exception as error:  # whatever the model's own code says to its inputs
-                raise UsageError(MSG_DENSE.format(kind=type(dense).__name__, error=in_one_line(error))) from error
+                problem = error
+                if not runs:
+                    break
+                continue
+            return runs
+        assert problem is not None
+        raise UsageError(MSG_DENSE.format(kind=type(self.dense).__name__, error=in_one_line(problem))) from problem
+
+    def _dense_run(self, dense: nn.Module, call: Call) -> Run:
+        quiet = drawing_nothing() if call.training else nullcontext()
+        with quiet, _calls(dense, [unit.path for unit in self.found.units]) as units:
+            outputs, gradients = _called(dense, call, self.seed, self.paths)
+        if call.inputs is not self.call and any(bool(output.isnan().any()) for output in outputs.values()):
+            raise UnsuitableError("its results are no numbers")
+        return Run(call, outputs, gradients, units)
 
     def plan(self, tp: int, *, sequence_parallel: bool = False) -> Plan:
         """The best plan of the model for so many ranks."""
@@ -182,24 +161,44 @@ class Verifier:
         plan = plan or self.plan(tp)
         compilers = make_compilers(plan, self.found, self.folders)
 
-        def rank_run(ranks: Ranks) -> Any:
+        def rank_run(ranks: Ranks) -> list[Any]:
             parallel = apply_plan(copy.deepcopy(self.dense), plan, ranks, compilers)
-            with ranks.logging() as log:
-                results, gradients = _run(parallel, self.call, self.seed, self.paths)
-            gradients = {name: made_whole(gradient) for name, gradient in gradients.items()}
-            return results, gradients | full_gradients(parallel), log
+            return [self._parallel_run(parallel, run.call, ranks) for run in self.runs]
 
-        runs = simulate(tp, rank_run)
-        counted = Counter(f"{c.kind} {c.phase} {c.of}" for c in runs[0][2].calls if c.phase != "checkpoint")
+        ranks = simulate(tp, rank_run)
+        calls = tuple(
+            _call_report(run, planned_collectives(plan, run.units), found)
+            for run, *found in zip(self.runs, *ranks, strict=True)
+        )
+        counts = next((call for call in calls if not call.counts_agree), calls[0])
         return Report(
             model=type(self.dense).__name__,
             tp=tp,
-            outputs=_compare(self.outputs, [run[0] for run in runs], {}),
-            gradients=_compare(self.gradients, [run[1] for run in runs], self.gradients),
-            planned=planned_collectives(plan, self.calls),
+            outputs=worst_of([call.outputs for call in calls]),
+            gradients=worst_of([call.gradients for call in calls]),
+            planned=counts.planned,
+            counted=counts.counted,
             elements=plan.elements(),
-            counted=dict(counted),
+            calls=calls,
         )
+
+    def _parallel_run(self, parallel: nn.Module, call: Call, ranks: Ranks) -> tuple[Any, Any, Any]:
+        with ranks.logging() as log:
+            outputs, gradients = _called(parallel, call, self.seed, self.paths)
+        gradients = {name: made_whole(gradient) for name, gradient in gradients.items()}
+        counted = Counter(f"{c.kind} {c.phase} {c.of}" for c in log.calls if c.phase != "checkpoint")
+        return outputs, gradients | full_gradients(parallel), counted
+
+
+def _call_report(run: Run, planned: Mapping[str, int], ranks: Sequence[tuple[Any, Any, Any]]) -> CallReport:
+    """One call of the dense model beside that of every rank: outputs, gradients, collectives."""
+    return CallReport(
+        name=run.call.name,
+        outputs=compare(run.outputs, [rank[0] for rank in ranks], {}, run.call.name),
+        gradients=compare(run.gradients, [rank[1] for rank in ranks], run.gradients, run.call.name),
+        planned=planned,
+        counted=dict(ranks[0][2]),
+    )
 
 
 def planned_collectives(plan: Plan, calls: Mapping[str, int] | None = None) -> dict[str, int]:
@@ -231,19 +230,17 @@ def _widened(example: Example) -> Example:
     return tuple(args), kwargs
 
 
-def _real_call(model: nn.Module, example: Example) -> Example:
-    """The example with real inputs in place of those without data."""
-    vocabulary = getattr(getattr(model, "config", None), "vocab_size", None) or 100
-
-    def real(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor):
-            return leaf
-        if leaf.is_floating_point():
-            return torch.randn(leaf.shape, dtype=leaf.dtype) if leaf.is_meta else leaf
-        return torch.randint(0, vocabulary, leaf.shape) if leaf.is_meta else leaf
-
-    args, kwargs = pytree.tree_map(real, example)
-    return tuple(args), kwargs
+def _called(
+    model: nn.Module, call: Call, seed: int, units: Sequence[str]
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """One call of the model in the call's mode: outputs, buffers that it has changed among them, and gradients."""
+    model.train(call.training)
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    outputs, gradients = _run(model, call.inputs, seed, units)
+    for name, buffer in model.named_buffers():
+        if name not in before or not _is_equal(before[name], buffer):
+            outputs[f"buffer {name}"] = buffer.detach().clone()
+    return outputs, gradients
 
 
 def _run(
@@ -256,7 +253,7 @@ def _run(
     model.zero_grad()
     # A call may change its arguments, and every run is to see the same ones.
     args, kwargs = copy_opaque(call, lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad))
-    with Float64(), GroupedProducts(), _unit_results(model, units) as results:
+    with Float64(), WithoutDropout(), GroupedProducts(), _unit_results(model, units) as results:
         outputs = _outputs(model(*args, **kwargs))
         weights = torch.Generator().manual_seed(seed)
         loss = sum(
@@ -268,6 +265,10 @@ def _run(
     gradients = {n: p.grad for n, p in model.named_parameters(remove_duplicate=False) if p.grad is not None}
     gradients |= {f"result of {path}": r.grad for path, r in results.items() if r.grad is not None}
     return {name: output.detach() for name, output in outputs.items()}, gradients
+
+
+def _is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
 
 
 def _outputs(result: Any) -> dict[str, torch.Tensor]:
@@ -317,41 +318,3 @@ def _hooked(model: nn.Module, units: Sequence[str], tell: Callable[[str, Any], N
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def _largest(true: torch.Tensor, found: Sequence[torch.Tensor | None]) -> float:
-    """The largest absolute difference; infinite where a tensor is missing or is not a number where the true one is."""
-    if any(tensor is None for tensor in found):
-        return float("inf")
-    true = _numbers(true)
-    differences = [_difference(true, _numbers(tensor)) for tensor in found if tensor is not None]
-    return max(differences, default=0.0)
-
-
-def _difference(true: torch.Tensor, found: torch.Tensor) -> float:
-    difference = (found - true).abs().masked_fill(found == true, 0)  # infinities that are equal differ by none
-    return float(difference.nan_to_num(nan=float("inf")).max()) if difference.numel() else 0.0
-
-
-def _numbers(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.int() if tensor.dtype == torch.bool else tensor
-
-
-def _size(tensor: torch.Tensor) -> float:
-    """The largest absolute entry, infinities aside."""
-    sizes = _numbers(tensor).abs()
-    return float(sizes.masked_fill(sizes.isinf(), 0).max()) if sizes.numel() else 0.0
-
-
-def _compare(
-    true: Mapping[str, torch.Tensor],
-    ranks: Sequence[Mapping[str, torch.Tensor | None]],
-    scale: Mapping[str, torch.Tensor],
-) -> tuple[Difference, ...]:
-    largest = max(map(_size, scale.values()), default=0.0)
-    found = []
-    for name, tensor in true.items():
-        own = _size(tensor)
-        unit = own if own > TOLERANCE * largest else largest
-        found.append(Difference(name, _largest(tensor, [rank[name] for rank in ranks]) / (unit or 1.0)))
-    return tuple(found)

@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = [item for item in items if (_is_swept(item) or _grows(item) if sweeping else not _is_swept(item))]
     config.hook.pytest_deselected(items=list(set(items) - set(kept)))
     items[:] = kept
-    first = ("tests/axes", "tests/exact", "tests/checkpoint", "tests/cli")
+    first = ("tests/axes", "tests/contract", "tests/exact", "tests/checkpoint", "tests/cli")
     items.sort(key=lambda item: not item.nodeid.startswith(first))
 
 

@@ -47,7 +47,8 @@ def verify_command(
 ) -> None:
     """Compare MODEL, cut over N simulated ranks, with the whole model, in float64 and with random weights.
 
-    Outputs, every gradient and the number of collectives are compared. The exit code is 1 if they are not equal.
+    Outputs, every gradient and the number of collectives are compared in three calls: in eval mode, with other inputs in
+    training mode, and as the first time again. The exit code is 1 if they are not equal.
 
     \b
     Examples:

@@ -22,6 +22,8 @@ class Difference(Protocol):
     def name(self) -> str: ...
     @property
     def error(self) -> float: ...
+    @property
+    def call(self) -> str: ...
 
 
 class Verification(Protocol):
@@ -47,6 +49,9 @@ class Verification(Protocol):
     def exact(self) -> bool: ...
     @property
     def counts_agree(self) -> bool: ...
+    @property
+    def calls(self) -> Sequence[object]: ...
+    def differing(self) -> Sequence[str]: ...
 
 
 def verification(report: Verification) -> Group:
@@ -59,14 +64,14 @@ def verification(report: Verification) -> Group:
 
 
 def _differences(report: Verification) -> Table:
-    table = make_table(("largest differences from the whole model", "of", ">relative"))
+    table = make_table(("largest differences from the whole model", "of", "in", ">relative"))
     for kind, differences in (("output", report.outputs), ("gradient", report.gradients)):
         worst = sorted(differences, key=_badness, reverse=True)
         for difference in worst[:SHOWN]:
             style = "" if difference.error <= report.tolerance else "red"
-            add_row(table, (difference.name, kind, f"{difference.error:.1e}"), style=style)
+            add_row(table, (difference.name, kind, difference.call, f"{difference.error:.1e}"), style=style)
         if len(worst) > SHOWN:
-            add_row(table, (f"and {len(worst) - SHOWN} smaller", kind, ""))
+            add_row(table, (f"and {len(worst) - SHOWN} smaller", kind, "", ""))
         table.add_section()
     return table
 
@@ -86,13 +91,15 @@ def _collectives(report: Verification) -> Table:
 
 
 def verdict(report: Verification) -> Text:
-    """One line: equal, or what is not."""
+    """One line: equal, or what is not, and in which calls."""
     limit, total = f"{report.tolerance:.0e}", len(report.outputs) + len(report.gradients)
+    calls = f" in {len(report.calls)} calls" if report.calls else ""
     if report.exact and report.counts_agree:
         return Text(
-            f"equal: all {total} tensors are within {limit}, the collectives are the planned ones", "bold green"
+            f"equal: all {total} tensors are within {limit}{calls}, the collectives are the planned ones", "bold green"
         )
     beyond = sum(not d.error <= report.tolerance for d in (*report.outputs, *report.gradients))
     wrong = [f"{beyond} of {total} tensors differ by more than {limit}"] if not report.exact else []
     wrong += ["other collectives ran than were planned"] if not report.counts_agree else []
-    return Text(f"NOT equal: {' and '.join(wrong)}", "bold red")
+    where = f", in {', '.join(report.differing())}" if report.differing() else ""
+    return Text(f"NOT equal: {' and '.join(wrong)}{where}", "bold red")

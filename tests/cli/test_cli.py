@@ -9,8 +9,8 @@ from transformers import GPT2Config, LlamaConfig
 
 from autotp.cli import main
 from autotp.cli import verify as verify_module
+from autotp.differences import CallReport, Difference, Report
 from autotp.planner.plan import Plan
-from autotp.verify import Difference, Report
 
 
 def run(*arguments: object) -> Result:
@@ -146,6 +146,17 @@ def test_a_failed_verification_exits_with_1(
     assert result.exit_code == 1
     assert result.stdout.splitlines()[-1] == verdict
     assert ["all-reduce forward activation", "1", str(counted)] in rows(result.stdout)
+
+
+def test_a_failed_verification_names_the_call(monkeypatch: pytest.MonkeyPatch, gpt2: Path) -> None:
+    same, other = Difference("w", 0.0, "call 1 (eval)"), Difference("w", 0.5, "call 2 (other inputs, training)")
+    calls = tuple(CallReport(found.call, (), (found,), {}, {}) for found in (same, other))
+    found = Report("Toy", 2, (), (other,), {}, {}, elements=(10, 5), calls=calls)
+    monkeypatch.setattr(verify_module, "verify", lambda *_, **__: found)
+    result = run("verify", gpt2, "--tp", 2)
+    assert result.exit_code == 1
+    assert ["w", "gradient", "call 2 (other inputs, training)", "5.0e-01"] in rows(result.stdout)
+    assert result.stdout.splitlines()[-1].endswith("differ by more than 1e-09, in call 2 (other inputs, training)")
 
 
 def test_version_and_help() -> None:

@@ -12,7 +12,8 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from autotp.api import examples_for
 from autotp.capture.grouped import GroupedProducts
-from autotp.verify import Float64, _real_call, _run
+from autotp.three_calls import real_call
+from autotp.verify import Float64, _run
 
 from .inputs import calls
 from .kinds import CAUSAL, Kind
@@ -98,7 +99,7 @@ def _check(model: PreTrainedModel, example: Example) -> None:
     """Raises whatever the model raises in one forward and backward, and for results that are random or no numbers."""
     double = copy.deepcopy(model).double().requires_grad_()
     args, kwargs = pytree.tree_map(_double, example)
-    call = _real_call(double, (args, kwargs))
+    call = real_call(double, (args, kwargs))
     outputs, gradients = _run(copy.deepcopy(double), call, 0, ())
     again, _ = _run(double, call, 0, ())
     if any(not torch.equal(output.nan_to_num(), again[name].nan_to_num()) for name, output in outputs.items()):

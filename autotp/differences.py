@@ -1,0 +1,153 @@
+"""What a verification found: the largest difference of every tensor, in which call it was, and the collectives that ran."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from .errors import VerificationError
+
+TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The largest difference found in one tensor, relative to its largest entry (see `verify`), and the call that it was in."""
+
+    name: str
+    error: float
+    call: str = ""
+
+
+@dataclass(frozen=True)
+class CallReport:
+    """What verification found in one call; the fields are those of `Report`."""
+
+    name: str
+    outputs: tuple[Difference, ...]
+    gradients: tuple[Difference, ...]
+    planned: Mapping[str, int]
+    counted: Mapping[str, int]
+    tolerance: float = TOLERANCE
+
+    @property
+    def exact(self) -> bool:
+        """Returns if every output and gradient of the call is within the tolerance."""
+        return all(difference.error <= self.tolerance for difference in (*self.outputs, *self.gradients))
+
+    @property
+    def counts_agree(self) -> bool:
+        """Returns if exactly the planned collectives ran."""
+        return dict(self.planned) == dict(self.counted)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What verification found. `outputs` and `gradients` are the worst of all `calls`. `planned` and `counted` are collectives by
+    "kind phase of" over one training step, the former for the calls that the dense model made of its units: those of the first
+    call where they differ, else of the first. `elements` are the numbers of parameters of the whole model and of one rank."""
+
+    model: str
+    tp: int
+    outputs: tuple[Difference, ...]
+    gradients: tuple[Difference, ...]
+    planned: Mapping[str, int]
+    counted: Mapping[str, int]
+    elements: tuple[int, int]
+    tolerance: float = TOLERANCE
+    calls: tuple[CallReport, ...] = ()
+
+    @property
+    def exact(self) -> bool:
+        """Returns if every output and gradient is within the tolerance."""
+        return all(difference.error <= self.tolerance for difference in (*self.outputs, *self.gradients))
+
+    @property
+    def counts_agree(self) -> bool:
+        """Returns if exactly the planned collectives ran."""
+        return dict(self.planned) == dict(self.counted)
+
+    @property
+    def ok(self) -> bool:
+        """Returns if the parallel model is the dense one, at the planned collectives."""
+        return self.exact and self.counts_agree
+
+    def differing(self) -> tuple[str, ...]:
+        """The names of the calls that were not the dense model's, or ran other collectives than planned."""
+        return tuple(call.name for call in self.calls if not (call.exact and call.counts_agree))
+
+    def worst(self) -> tuple[Difference, ...]:
+        """The worst output and the worst gradient."""
+        groups = [group for group in (self.outputs, self.gradients) if group]
+        return tuple(max(group, key=lambda difference: difference.error) for group in groups)
+
+    def raise_for_failure(self) -> None:
+        """Raises VerificationError naming the worst tensor, or the collectives that differ from the plan, and the calls."""
+        where = f" in {', '.join(self.differing())}" if self.differing() else ""
+        if not self.exact:
+            worst = max(self.worst(), key=lambda difference: difference.error)
+            raise VerificationError(f"{self.model} at tp {self.tp}: {worst.name} differs by {worst.error:.1e}{where}")
+        if not self.counts_agree:
+            raise VerificationError(
+                f"{self.model} at tp {self.tp}: planned {dict(self.planned)}, counted {dict(self.counted)} collectives{where}"
+            )
+
+    def to_json(self) -> str:
+        """The report as JSON."""
+        return json.dumps({**dataclasses.asdict(self), "ok": self.ok}, indent=2) + "\n"
+
+
+def compare(
+    true: Mapping[str, torch.Tensor],
+    ranks: Sequence[Mapping[str, torch.Tensor | None]],
+    scale: Mapping[str, torch.Tensor],
+    call: str,
+) -> tuple[Difference, ...]:
+    """What differs in the tensors of one call on any rank; relative to the largest of `scale` where the true one vanishes."""
+    largest = max(map(_size, scale.values()), default=0.0)
+    found = []
+    for name, tensor in true.items():
+        own = _size(tensor)
+        unit = own if own > TOLERANCE * largest else largest
+        found.append(Difference(name, _largest(tensor, [rank.get(name) for rank in ranks]) / (unit or 1.0), call))
+    return tuple(found)
+
+
+def worst_of(calls: Sequence[Sequence[Difference]]) -> tuple[Difference, ...]:
+    """The largest difference of every tensor in any call; what is no number is larger than any."""
+    found: dict[str, Difference] = {}
+    for difference in (difference for call in calls for difference in call):
+        known = found.get(difference.name)
+        if known is None or not difference.error <= known.error:
+            found[difference.name] = difference
+    return tuple(found.values())
+
+
+def _largest(true: torch.Tensor, found: Sequence[torch.Tensor | None]) -> float:
+    """The largest absolute difference; infinite where a tensor is missing or is not a number where the true one is."""
+    if any(tensor is None for tensor in found):
+        return float("inf")
+    true = _numbers(true)
+    differences = [_difference(true, _numbers(tensor)) for tensor in found if tensor is not None]
+    return max(differences, default=0.0)
+
+
+def _difference(true: torch.Tensor, found: torch.Tensor) -> float:
+    if true.shape != found.shape:
+        return float("inf")
+    difference = (found - true).abs().masked_fill(found == true, 0)  # infinities that are equal differ by none
+    return float(difference.nan_to_num(nan=float("inf")).max()) if difference.numel() else 0.0
+
+
+def _numbers(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.int() if tensor.dtype == torch.bool else tensor
+
+
+def _size(tensor: torch.Tensor) -> float:
+    """The largest absolute entry, infinities aside."""
+    sizes = _numbers(tensor).abs()
+    return float(sizes.masked_fill(sizes.isinf(), 0).max()) if sizes.numel() else 0.0

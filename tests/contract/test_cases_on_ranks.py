@@ -1,0 +1,14 @@
+"""The same cases on real ranks, all of them in one process group; `make sweep` has more ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+from autotp.runtime.launch import run_ranks
+from tests.contract.play import assert_as_expected, cases, on_processes
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.sweep)])
+def test_on_real_ranks(size: int) -> None:
+    everywhere = run_ranks(on_processes, size, list(cases()), limit_s=1800)
+    assert_as_expected([outcome for outcomes in everywhere for outcome in outcomes])

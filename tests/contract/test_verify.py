@@ -1,0 +1,160 @@
+"""`autotp.verify` makes three calls that the dense model can make, and says which of them differed."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import autotp
+from autotp.errors import VerificationError
+from tests.contract.parts import HIDDEN, INNER, Mlp, twins, values
+
+EXAMPLE = (values(2, 5, HIDDEN),)
+
+
+def second_call(report: autotp.Report) -> str:
+    return report.calls[1].name
+
+
+def test_there_are_three_calls_with_collectives_of_their_own() -> None:
+    report = autotp.verify(twins(Mlp), 2, example=EXAMPLE)
+    assert report.ok
+    names = [call.name for call in report.calls]
+    assert names == ["call 1 (eval)", "call 2 (other inputs, training)", "call 3 (call 1 again)"]
+    assert all(call.planned and call.exact and call.counts_agree for call in report.calls)
+    assert report.differing() == ()
+
+
+@pytest.mark.parametrize("wrong", [1, 2, 3])
+def test_the_call_that_differs_is_named(monkeypatch: pytest.MonkeyPatch, wrong: int) -> None:
+    module = importlib.import_module("autotp.verify")  # `autotp.verify` is the function
+    apply_plan = module.apply_plan
+
+    def applied(model: nn.Module, *rest: Any) -> nn.Module:
+        parallel, calls = apply_plan(model, *rest), iter(range(1, 4))
+        parallel.register_forward_hook(lambda own, args, result: result * 2 if next(calls) == wrong else None)
+        return parallel
+
+    monkeypatch.setattr(module, "apply_plan", applied)
+    report = autotp.verify(twins(Mlp), 2, example=EXAMPLE)
+    assert not report.exact
+    assert report.differing() == (report.calls[wrong - 1].name,)
+    assert {difference.call for difference in report.worst()} == set(report.differing())
+    with pytest.raises(VerificationError, match=rf"differs by .* in call {wrong} \("):
+        report.raise_for_failure()
+
+
+class Drops(Mlp):
+    def __init__(self, index: int = 0) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(0.5)
+        self.attention = nn.MultiheadAttention(HIDDEN, 4, dropout=0.5, batch_first=True, dtype=torch.float64)
+
+    def before(self, x: torch.Tensor) -> torch.Tensor:
+        q = x.unflatten(-1, (4, -1)).transpose(1, 2)
+        mixed = functional.scaled_dot_product_attention(q, q, q, dropout_p=0.5 if self.training else 0.0)
+        return self.attention(x, x, x)[0] + mixed.transpose(1, 2).flatten(2)
+
+    def middle(self, y: torch.Tensor) -> torch.Tensor:
+        return functional.alpha_dropout(self.dropout(y.relu()), 0.2, self.training)
+
+    def after(self, z: torch.Tensor) -> torch.Tensor:
+        return functional.dropout(z, 0.3, training=self.training) * (2.0 if self.training else 1.0)
+
+
+def test_dropout_drops_nothing() -> None:
+    report = autotp.verify(twins(Drops), 2, example=EXAMPLE)
+    report.raise_for_failure()
+    assert second_call(report) == "call 2 (other inputs, training)"
+
+
+class Noisy(Mlp):
+    def after(self, z: torch.Tensor) -> torch.Tensor:
+        return z + torch.randn_like(z) if self.training else z
+
+
+class FailsInTraining(Mlp):
+    def after(self, z: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            raise ValueError("only to be used, not to be trained")
+        return z
+
+
+@pytest.mark.parametrize("kind", [Noisy, FailsInTraining])
+def test_a_model_that_cannot_be_compared_in_training_is_called_in_eval_mode(kind: type[Mlp]) -> None:
+    report = autotp.verify(twins(kind), 2, example=EXAMPLE)
+    report.raise_for_failure()
+    assert second_call(report) == "call 2 (other inputs, eval)"
+
+
+class Sorted(nn.Module):
+    """Takes intervals whose ends are not before their starts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lengths, self.inner = nn.Embedding(9, HIDDEN, dtype=torch.float64), twins(Mlp)
+
+    def forward(self, intervals: torch.Tensor) -> torch.Tensor:
+        return self.inner(self.lengths(intervals[..., 1] - intervals[..., 0]))
+
+
+def test_other_inputs_are_ones_that_the_model_takes() -> None:
+    report = autotp.verify(Sorted(), 2, example=(torch.tensor([[[0, 3], [1, 2]], [[2, 7], [1, 9]]]),))
+    report.raise_for_failure()
+    assert second_call(report) == "call 2 (more rows, training)"
+
+
+class Normalised(Mlp):
+    def __init__(self, index: int = 0) -> None:
+        super().__init__()
+        self.batch = nn.BatchNorm1d(HIDDEN, dtype=torch.float64)
+
+    def before(self, x: torch.Tensor) -> torch.Tensor:
+        return self.batch(x.transpose(1, 2)).transpose(1, 2)
+
+
+def test_buffers_that_a_call_changes_are_compared() -> None:
+    report = autotp.verify(twins(Normalised), 2, example=EXAMPLE)
+    report.raise_for_failure()
+    changed = [difference.name for difference in report.calls[1].outputs]
+    assert "buffer blocks.0.batch.running_mean" in changed
+    assert [difference.name for difference in report.calls[0].outputs] == ["output 0"]
+
+
+class Holds(Mlp):
+    def __init__(self, index: int = 0) -> None:
+        super().__init__()
+        self.factor = values(INNER, seed=index)
+
+    def middle(self, y: torch.Tensor) -> torch.Tensor:
+        return y.relu() * self.factor
+
+
+class Counts(Mlp):
+    def __init__(self, index: int = 0) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def middle(self, y: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return y.relu() * self.calls
+
+
+class Averages(Mlp):
+    def __init__(self, index: int = 0) -> None:
+        super().__init__()
+        self.register_buffer("ema", values(HIDDEN, seed=index))
+
+    def after(self, z: torch.Tensor) -> torch.Tensor:
+        self.ema = 0.5 * self.ema + 0.5 * z.detach().mean((0, 1))
+        return z * self.ema
+
+
+@pytest.mark.parametrize("kind", [Holds, Counts, Averages])
+def test_state_of_a_block_is_verified(kind: type[Mlp]) -> None:
+    autotp.verify(twins(kind), 2, example=EXAMPLE).raise_for_failure()
