@@ -158,8 +158,9 @@ class VaryingDims:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, int], list[int]] = {}
-        self._varying: dict[tuple[str, int], set[int]] = {}
+        # By the place in the call and the number of dims, which a number, unlike a tensor, has not.
+        self._seen: dict[tuple[str, int | None], list[int]] = {}
+        self._varying: dict[tuple[str, int | None], set[int]] = {}
         self._read: dict[str, HandleGuard] = {}
         self._varying_reads: dict[str, HandleRead] = {}
 
@@ -168,12 +169,12 @@ class VaryingDims:
         for path, tensor in zip(site.paths("tensor"), site.tensors, strict=True):
             self._compare((path, tensor.dim()), [int(size) for size in tensor.shape])
         for path, number in zip(site.paths("number"), site.numbers, strict=True):
-            self._compare((path, 0), [number])
+            self._compare((path, None), [number])
         for name, guard in self._read.items():
             if name not in self._varying_reads and not guard.holds(site.handles, positions):
                 self._varying_reads[name] = guard.read
 
-    def _compare(self, place: tuple[str, int], sizes: list[int]) -> None:
+    def _compare(self, place: tuple[str, int | None], sizes: list[int]) -> None:
         before = self._seen.setdefault(place, sizes)
         self._varying.setdefault(place, set()).update(
             i for i, (old, new) in enumerate(zip(before, sizes, strict=True)) if old != new
@@ -197,7 +198,7 @@ class VaryingDims:
 
     def of_number(self, path: str) -> bool:
         """Returns if the number at this place varies."""
-        return bool(self._varying.get((path, 0)))
+        return bool(self._varying.get((path, None)))
 
     def reads(self) -> tuple[HandleRead, ...]:
         """The numbers read from objects that vary."""
