@@ -63,7 +63,6 @@ def _is_leaf(value: Any) -> bool:
     return not isinstance(value, _CONTAINERS)
 
 
-_CASTING = ("cuda", "cpu")
 _specs: dict[Any, pytree.TreeSpec] = {}
 _MOST_SPECS = 4096
 
@@ -113,7 +112,7 @@ def first_parameter(module: nn.Module) -> tuple[dict[str, nn.Parameter | None], 
 
 def autocast_dtype(device: str) -> torch.dtype | None:
     """The dtype that operators on a device are cast to, if they are."""
-    on = device in _CASTING and torch.is_autocast_enabled(device)
+    on = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
     return torch.get_autocast_dtype(device) if on else None
 
 
