@@ -82,6 +82,22 @@ class MockCCL final : public c10d::Backend {
     return done(results);
   }
 
+  Handle gather(std::vector<Tensors>& results, Tensors& values, const c10d::GatherOptions& options) override {
+    std::vector<Tensors> hosts;
+    for (auto& each : results) hosts.push_back(all(each));
+    auto given = all(values);
+    gloo_->gather(hosts, given, options)->wait();
+    return done(values);
+  }
+
+  Handle scatter(Tensors& results, std::vector<Tensors>& values, const c10d::ScatterOptions& options) override {
+    std::vector<Tensors> hosts;
+    for (auto& each : values) hosts.push_back(all(each));
+    auto received = all(results);
+    gloo_->scatter(received, hosts, options)->wait();
+    return done(results);
+  }
+
   Handle _reduce_scatter_base(Tensor& result, Tensor& value, const c10d::ReduceScatterOptions& options) override {
     auto whole = host(value).contiguous().clone();
     sum(whole, options.reduceOp);

@@ -12,6 +12,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <mutex>
 #include <unordered_map>
 
@@ -43,18 +44,16 @@ Tensor with_storage(Storage storage, c10::DispatchKey key, const Tensor& like) {
   return made;
 }
 
-// On a GPU too these take tensors of the CPU: any as indices, single numbers as operands.
-bool takes_numbers_of_the_cpu(const c10::OperatorHandle& op) {
+// What operators take of the CPU on a GPU too: any indices, and single numbers as operands.
+bool takes_of_the_cpu(const c10::OperatorHandle& op, const Tensor& tensor) {
   const auto& name = op.operator_name().name;
-  for (const auto* prefix : {"aten::_foreach_", "aten::_fused_", "aten::index_put", "aten::_index_put", "aten::where"})
-    if (name.rfind(prefix, 0) == 0) return true;
-  return name == "aten::index" || name == "aten::masked_fill" || name == "aten::masked_fill_" ||
-      name == "aten::fill_" || name == "aten::div_" || op.hasTag(at::Tag::pointwise);
-}
-
-bool takes_indices_of_the_cpu(const c10::OperatorHandle& op) {
-  const auto& name = op.operator_name().name;
-  return name == "aten::index" || name.rfind("aten::index_put", 0) == 0 || name.rfind("aten::_index_put", 0) == 0;
+  const auto starts = [&](std::initializer_list<const char*> all) {
+    return std::any_of(all.begin(), all.end(), [&](const char* prefix) { return name.rfind(prefix, 0) == 0; });
+  };
+  if (starts({"aten::index_put", "aten::_index_put"}) || name == "aten::index") return true;
+  if (tensor.dim() != 0) return false;
+  return tensor.unsafeGetTensorImpl()->is_wrapped_number() || op.hasTag(at::Tag::pointwise) ||
+      starts({"aten::_foreach_", "aten::_fused_", "aten::where", "aten::masked_fill", "aten::fill", "aten::floor_divide"});
 }
 
 // One call of an operator: its arguments on the host, and its results back on the device.
@@ -114,8 +113,7 @@ class Call {
 
   Tensor host(const Tensor& tensor) {
     if (tensor.device().type() != TYPE) {
-      const bool allowed = tensor.dim() == 0 ? takes_numbers_of_the_cpu(op_) : takes_indices_of_the_cpu(op_);
-      if (!allowed) meet(tensor.device());
+      if (!takes_of_the_cpu(op_, tensor)) meet(tensor.device());
       return tensor;
     }
     meet(tensor.device());
