@@ -8,6 +8,7 @@
 #include <ATen/core/stack.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/histc.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
@@ -256,6 +257,12 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(
   return {on_device(of_input, device), on_device(of_weight, device), on_device(of_bias, device)};
 }
 
+// The CPU has no kernel for whole numbers, which GPUs have.
+Tensor histc(const Tensor& self, int64_t bins, const at::Scalar& low, const at::Scalar& high) {
+  const auto result = at::histc(on_host(self).to(at::kDouble), bins, low, high);
+  return on_device(result.to(self.scalar_type()), self.device());
+}
+
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&run>());
 }
@@ -268,6 +275,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Storage", TORCH_FN(set_whole_storage));
   m.impl("set_.source_Tensor", TORCH_FN(set_tensor));
   m.impl("record_stream", TORCH_FN(record_stream));
+  m.impl("histc", TORCH_FN(histc));
   m.impl("convolution_overrideable", TORCH_FN(convolution));
   m.impl("convolution_backward_overrideable", TORCH_FN(convolution_backward));
 }
