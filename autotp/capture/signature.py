@@ -20,7 +20,7 @@ _CONSTANTS = (*CONSTANTS, type, Position)
 
 @dataclass(frozen=True)
 class CallSite:
-    """One flattened call: `leaves` holds constants, and markers where a tensor or a handle goes."""
+    """One flattened call: `leaves` holds constants, and markers where a tensor or a handle goes; `device` has the parameters."""
 
     key: tuple[Any, ...]
     leaves: tuple[Any, ...]
@@ -28,6 +28,7 @@ class CallSite:
     tensors: list[torch.Tensor]
     numbers: list[int]
     handles: list[Any]
+    device: torch.device | None = None
 
     def paths(self, kind: str) -> list[str]:
         """Where in the call each tensor, number or handle is, as text."""
@@ -63,7 +64,7 @@ def _is_leaf(value: Any) -> bool:
     return not isinstance(value, _CONTAINERS)
 
 
-_CASTING = ("cuda", "cpu")
+_CPU = torch.device("cpu")  # also what a trace takes for the place of tensors that have none
 _specs: dict[Any, pytree.TreeSpec] = {}
 _MOST_SPECS = 4096
 
@@ -113,7 +114,7 @@ def first_parameter(module: nn.Module) -> tuple[dict[str, nn.Parameter | None], 
 
 def autocast_dtype(device: str) -> torch.dtype | None:
     """The dtype that operators on a device are cast to, if they are."""
-    on = device in _CASTING and torch.is_autocast_enabled(device)
+    on = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
     return torch.get_autocast_dtype(device) if on else None
 
 
@@ -126,9 +127,11 @@ def call_site(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any
     leaves: list[Any] = []
     place = first_parameter(module)
     state = None if place is None else place[0][place[1]]
-    dtype = None if state is None else state.dtype
+    dtype, device = (None, None) if state is None else (state.dtype, state.device)
+    if device is not None and device.type == "meta":
+        device = None
     autocast = None if state is None else autocast_dtype(state.device.type)
-    key: list[Any] = [structure, module.training, torch.is_grad_enabled(), autocast, dtype]
+    key: list[Any] = [structure, module.training, torch.is_grad_enabled(), autocast, dtype, device or _CPU]
     for leaf in flat:
         if isinstance(leaf, torch.Tensor):
             leaves.append(_slot("tensor", len(tensors)))
@@ -148,7 +151,7 @@ def call_site(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any
                 handles.append(leaf)
             leaves.append(_slot("handle", known))
             key.append((type(leaf), known))
-    return CallSite(tuple(key), tuple(leaves), spec, tensors, numbers, handles)
+    return CallSite(tuple(key), tuple(leaves), spec, tensors, numbers, handles, device)
 
 
 class VaryingDims:
