@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 import reprlib
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -72,7 +71,7 @@ def parse_toml(path: Path, error: type[AutotpError], more: str) -> dict[str, Any
     except ValueError as cause:
         raise error(f"{path}: {in_one_line(cause).partition(': ')[2]}; {more}") from cause
     for where, value in _numbers(data, ""):
-        if not math.isfinite(value) or abs(value) > LARGEST:
+        if abs(value) > LARGEST or value != value:
             raise error(f"{path}: {where} is {brief(value)}; expected a number that is finite and below 2^62")
     return data
 

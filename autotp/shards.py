@@ -25,7 +25,7 @@ from .opening import Opened, first_names, open_checkpoint, part_of_rank
 from .planner.make import make_plan
 from .planner.plan import Plan
 from .planner.survey import survey
-from .rewrite.apply import apply_plan, make_compilers
+from .rewrite.apply import apply_plan, check_plan, make_compilers
 from .runtime.simulate import alone
 
 SHARD, MERGE = "autotp.shard", "autotp.merge"
@@ -54,6 +54,8 @@ def shard(source: str | Path, out: str | Path, tp: int, *, plan: Plan | None = N
     if opened.plan is not None:
         raise UsageError(f"{source} is cut for {opened.plan.tp} ranks already; run autotp merge first")
     model = opened.model
+    if plan is not None:
+        check_plan(model, plan, tp)
     found = survey(model, examples_for(model, None))
     if plan is None:
         plan = make_plan(model, found, tp)
