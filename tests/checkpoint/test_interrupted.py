@@ -174,7 +174,9 @@ def test_who_reads_while_it_is_replaced_has_one_of_both_or_an_error(tmp_path: Pa
     try:
         for _ in range(40 if sweep else 6):
             with suppress(AutotpError):
-                (read,) = simulated(tmp_path / "out", 1, run=lambda model: {float(p.detach().max()) for p in model.parameters()})
+                (read,) = simulated(
+                    tmp_path / "out", 1, run=lambda model: {float(p.detach().max()) for p in model.parameters()}
+                )
                 found.append(read)
     finally:
         os.kill(process.pid or 0, signal.SIGKILL)
