@@ -33,6 +33,9 @@ test: lint ## lint, then all tests
 sweep: $(INSTALLED) ## what `make test` runs a sample of: every family on real ranks, longer lists of cases, more killed runs
 	$(BIN)/python -m pytest -q -n auto --sweep
 
+hunt: $(INSTALLED) ## 5,000 mutated plans, headers, indices, rule and hardware files each: refused, or right (hours)
+	HUNT=5000 $(BIN)/python -m pytest -q -n auto --sweep tests/hunt
+
 demo: $(INSTALLED) ## cut a real model over two local ranks and compare it with the whole one
 	$(BIN)/autotp demo
 

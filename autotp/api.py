@@ -13,8 +13,10 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from .boundaries import with_boundaries
+from .capture.suitable import check_suitable
 from .checkpoint.state import attach
 from .errors import UsageError
+from .gate import accept
 from .huggingface import models
 from .huggingface.adapters import carrier, say_whole_sizes
 from .huggingface.checkpointing import keep_checkpointing, leave_checkpointing
@@ -165,12 +167,14 @@ def parallelize(
 
     Raises:
         UsageError: no process group, or a wrong argument. PlanError: the plan is for another model or group.
-        UnsoundPlanError: at the first call of a unit whose plan cuts what must stay whole.
+        UnsoundPlanError: the plan cuts what must stay whole. Where the model's inputs are not known, and no example is given,
+            that is found at the first call of the unit.
     """
     if not isinstance(model, nn.Module):
         raise UsageError(
             f"parallelize takes an nn.Module, not {type(model).__name__}; autotp.plan takes configurations too"
         )
+    check_suitable(model)
     inner, folders = carrier(model), rule_folders(rules)
     if ATTRIBUTE in inner.__dict__ and is_changed(inner) and plan is None:
         parallelize_again(inner, example, folders)
@@ -184,6 +188,8 @@ def parallelize(
     if plan is None or example is not None or models.is_transformers_model(inner):
         examples = examples_for(inner, example)
         found = survey(inner, examples, folders)
+    if plan is not None and found is not None:
+        accept(inner, plan, ranks.size, found, folders)
     if plan is None:
         assert found is not None
         plan = make_plan(inner, found, ranks.size, gather_logits=gather_logits, sequence_parallel=sequence_parallel)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,14 @@ import torch
 from torch import nn
 
 from .checkpoint import ranked
-from .checkpoint.folder import WEIGHTS, read_file, read_folder
+from .checkpoint.folder import read_folder
 from .checkpoint.full import state_of
 from .checkpoint.lazy import Lazy
 from .checkpoint.load import empty
+from .checkpoint.marker import MARKER
+from .checkpoint.replace import settle
 from .checkpoint.stored import InMemory, Stored
+from .checkpoint.target import saying
 from .errors import CheckpointError
 from .huggingface import models, pretrained
 from .planner.plan import Plan
@@ -35,6 +39,12 @@ class Opened:
     stored: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
     plan: Plan | None = None
     computed_from: Mapping[str, Lazy] = field(default_factory=dict)
+    seen: tuple[int, ...] = ()
+
+    def check_unchanged(self) -> None:
+        """Raises CheckpointError if another folder is in the place of the one that was opened: what was read may be of both."""
+        if self.seen != _seen(self.folder):
+            raise CheckpointError(f"{self.folder} was replaced while it was read; read it again")
 
     @property
     def nbytes(self) -> int:
@@ -44,18 +54,31 @@ class Opened:
 
 def open_checkpoint(source: str | Path, dtype: torch.dtype | str | None = None) -> Opened:
     """Open a folder or a model id. Raises CheckpointError if a file or a tensor is missing, cut off or wrong."""
+    with saying(Path(source)):
+        settle(Path(source).resolve())
     folder = pretrained.local_folder(source)
+    seen = _seen(folder)
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"the folder {folder} has no config.json, so it is not known which model is in it")
     if ranked.is_ranked(folder):
-        return _open_ranked(folder, dtype)
+        return replace(_open_ranked(folder, dtype), seen=seen)
     looked_at: set[str] = set()
     tensors = {
         name: Lazy.of(_Noted(name, entry, looked_at), entry.shape, entry.dtype)
         for name, entry in read_folder(folder).items()
     }
     opened = _opened(folder, tensors, dtype)
-    return replace(opened, computed_from={name: tensors[name] for name in sorted(looked_at)})
+    return replace(opened, seen=seen, computed_from={name: tensors[name] for name in sorted(looked_at)})
+
+
+def _seen(folder: Path) -> tuple[int, ...]:
+    """What differs when a folder, or what is in it, has been replaced by `checkpoint.target`."""
+    found: list[int] = []
+    for path in (folder, folder / MARKER):
+        with suppress(OSError):
+            status = path.stat()
+            found += [status.st_dev, status.st_ino, status.st_mtime_ns if path.name == MARKER else 0]
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -77,10 +100,8 @@ class _Noted:
 
 def _open_ranked(folder: Path, dtype: torch.dtype | str | None) -> Opened:
     manifest, file = ranked.Manifest.load(folder), folder / ranked.PLAN
-    try:
-        plan = Plan.load(file)
-    except OSError as error:
-        raise CheckpointError(f"cannot read {file}: {error.strerror}") from error
+    manifest.check(folder, ranked.PLAN)
+    plan = Plan.load(file)
     if plan.tp != manifest.tp:
         raise CheckpointError(f"{file} is for {plan.tp} ranks, {folder / ranked.MANIFEST} for {manifest.tp}")
     return _opened(folder, manifest.tensors_of(folder), dtype, plan)
@@ -101,8 +122,8 @@ def part_of_rank(opened: Opened, rank: int) -> dict[str, Lazy]:
     """
     assert opened.plan is not None
     layouts, stored_as = state_of(opened.model).layouts, first_names(opened.model)
-    folder = ranked.rank_folder(opened.folder, rank, opened.plan.tp)
-    entries = read_file(folder / WEIGHTS)
+    folder = opened.folder / ranked.rank_name(rank, opened.plan.tp)
+    entries = ranked.Manifest.load(opened.folder).entries_of(opened.folder, rank)
     return {
         name: ranked.part_of(entries, folder, stored_as[name], layouts.get(name), like)
         for name, like in opened.tensors.items()

@@ -18,6 +18,7 @@ from .axes.rules import RULES
 from .errors import PlanError
 from .planner.plan import Plan
 from .planner.survey import fingerprint_of
+from .rewrite.apply import check_plan
 
 FOLDER_VARIABLE = "AUTOTP_CACHE"
 logger = logging.getLogger("autotp")
@@ -32,14 +33,29 @@ def cached_plan(model: PreTrainedModel, tp: int, rules: Iterable[Path], make: Ca
     """
     file = _folder() / f"{_key(model, tp, rules)}.json"
     try:
-        return Plan.load(file)
-    except (OSError, PlanError):
+        plan = Plan.load(file)
+        check_plan(model, plan, tp)
+        return plan
+    except PlanError:
         plan = make()
-    try:
-        _write(file, plan.to_json())
-    except OSError as error:
-        logger.info("the plan is not kept: %s", error)
+    _keep(file, plan.to_json())
     return plan
+
+
+def once(model: PreTrainedModel, plan: Plan, rules: Iterable[Path], prove: Callable[[], object]) -> None:
+    """Prove that a plan is sound for a model, unless that was done before for an equal plan and an equal model."""
+    text = plan.to_json()
+    file = _folder() / f"{_key(model, plan.tp, rules)}-{hashlib.sha256(text.encode()).hexdigest()}.proved"
+    if not file.is_file():
+        prove()
+        _keep(file, "")
+
+
+def _keep(file: Path, text: str) -> None:
+    try:
+        _write(file, text)
+    except OSError as error:
+        logger.info("what was planned or proved is not kept: %s", error)
 
 
 def _folder() -> Path:

@@ -11,51 +11,65 @@ from torch import nn
 
 from .api import check_size, examples_for
 from .checkpoint import ranked, save
-from .checkpoint.folder import WEIGHTS
+from .checkpoint.folder import WEIGHTS, inside
 from .checkpoint.full import state_of
 from .checkpoint.lazy import Lazy, read
+from .checkpoint.marker import MARKER, STAGING
 from .checkpoint.progress import bar
-from .checkpoint.replace import replacing
+from .checkpoint.target import Target
 from .checkpoint.write import Writer
 from .errors import UsageError
+from .gate import accept
 from .huggingface import pretrained
 from .opening import Opened, first_names, open_checkpoint, part_of_rank
 from .planner.make import make_plan
 from .planner.plan import Plan
 from .planner.survey import survey
-from .rewrite.apply import apply_plan, make_compilers
+from .rewrite.apply import apply_plan, check_plan, make_compilers
 from .runtime.simulate import alone
 
+SHARD, MERGE = "autotp.shard", "autotp.merge"
 
-def shard(source: str | Path, out: str | Path, tp: int, *, plan: Plan | None = None) -> Plan:
+
+def shard(source: str | Path, out: str | Path, tp: int, *, plan: Plan | None = None, overwrite: bool = False) -> Plan:
     """Cut an ordinary checkpoint into one folder a rank, which `autotp.from_pretrained` opens without cutting.
 
     Needs no process group and never holds more than one whole tensor; returns the plan.
 
     Args:
         source: the folder of a checkpoint, or a model id.
-        out: the folder to write; one that is there is replaced when everything is written.
+        out: the folder to write, new or empty.
         tp: number of ranks.
         plan: how to cut; made here unless given.
+        overwrite: whether to replace what an earlier `shard` wrote there, when everything is written.
 
     Raises:
-        CheckpointError: a file cannot be read or written. UsageError, PlanError: an argument is wrong.
+        CheckpointError: a file cannot be read or written, or `out` has something that `shard` did not write. UsageError,
+            PlanError: an argument is wrong.
     """
     check_size(tp)
     opened = open_checkpoint(source)
+    target = Target(Path(out), SHARD, overwrite, source=opened.folder)
+    target.check()
     if opened.plan is not None:
         raise UsageError(f"{source} is cut for {opened.plan.tp} ranks already; run autotp merge first")
     model = opened.model
+    if plan is not None:
+        check_plan(model, plan, tp)
+    found = survey(model, examples_for(model, None))
     if plan is None:
-        plan = make_plan(model, survey(model, examples_for(model, None)), tp)
+        plan = make_plan(model, found, tp)
+    else:
+        accept(model, plan, tp, found)
     apply_plan(model, plan, alone(tp), make_compilers(plan, None))
-    with replacing(Path(out), lambda name: True) as new, ExitStack() as stack:
+    with target.written() as new:
         copy_others(opened.folder, new)
         plan.save(new / ranked.PLAN)
-        ranked.Manifest.of(tp, opened.stored).save(new)
         if opened.computed_from:
             _write_whole(new / ranked.COMPUTED, opened.computed_from)
-        _write_ranks(model, opened.tensors, new, tp, stack)
+        _write_ranks(model, opened.tensors, new, tp)
+        ranked.Manifest.of(tp, opened.stored, new).save(new)
+        opened.check_unchanged()
     return plan
 
 
@@ -65,16 +79,17 @@ def _write_whole(file: Path, tensors: Mapping[str, Lazy]) -> None:
             writer.write(name, read(tensor))
 
 
-def _write_ranks(model: nn.Module, tensors: Mapping[str, Lazy], folder: Path, tp: int, stack: ExitStack) -> None:
+def _write_ranks(model: nn.Module, tensors: Mapping[str, Lazy], folder: Path, tp: int) -> None:
     layouts = state_of(model).layouts
     held = {n: t for n, t in model.state_dict(keep_vars=True).items() if n in tensors and first_names(model)[n] == n}
-    writers = []
-    for rank in range(tp):
-        own = ranked.rank_folder(folder, rank, tp)
-        own.mkdir()
-        writers.append(stack.enter_context(Writer(own / WEIGHTS, {n: (t.dtype, t.shape) for n, t in held.items()})))
+    shapes = {n: (t.dtype, t.shape) for n, t in held.items()}
     total = sum(tensor.numel() * tensor.itemsize for tensor in held.values())
-    with bar("cutting", total * tp, 0) as tell:
+    with ExitStack() as stack, bar("cutting", total * tp, 0) as tell:
+        writers = []
+        for rank in range(tp):
+            own = folder / ranked.rank_name(rank, tp)
+            own.mkdir()
+            writers.append(stack.enter_context(Writer(own / WEIGHTS, shapes, ranked.metadata_of(rank, tp))))
         for name, tensor in held.items():
             for rank, writer in enumerate(writers):
                 writer.write(name, read(tensors[name], layouts.get(name), rank))
@@ -84,23 +99,28 @@ def _write_ranks(model: nn.Module, tensors: Mapping[str, Lazy], folder: Path, tp
 def copy_others(source: Path, target: Path) -> None:
     """Copy what a checkpoint folder has besides weights: configurations, tokenizers, code."""
     for file in source.iterdir():
-        own = file.name in (ranked.MANIFEST, ranked.PLAN, ranked.COMPUTED) and ranked.is_ranked(source)
+        cut = file.name in (ranked.MANIFEST, ranked.PLAN, ranked.COMPUTED) and ranked.is_ranked(source)
+        own = cut or file.name in (MARKER, STAGING)
         if file.is_file() and not own and not save.is_weights(file.name):
-            shutil.copy2(file, target / file.name)
+            shutil.copy2(inside(source, file.name), target / file.name)
 
 
-def merge(source: str | Path, out: str | Path, *, max_shard_size: int | str = "50GB") -> None:
+def merge(source: str | Path, out: str | Path, *, max_shard_size: int | str = "50GB", overwrite: bool = False) -> None:
     """Undo `shard`: an ordinary checkpoint again, equal to the one that was cut.
 
     Args:
         source: the folder that `shard` wrote, with all its ranks.
-        out: the folder to write.
+        out: the folder to write, new or empty.
         max_shard_size: size of the largest file, such as "5GB".
+        overwrite: whether to replace what an earlier `merge` wrote there, when everything is written.
 
     Raises:
-        CheckpointError: a file cannot be read or written, or a rank's folder is missing.
+        CheckpointError: a file cannot be read or written, a rank's folder is missing or is not what `shard` wrote, or `out` has
+            something that `merge` did not write.
     """
     opened = open_checkpoint(source)
+    target = Target(Path(out), MERGE, overwrite, source=opened.folder)
+    target.check()
     if opened.plan is None:
         raise UsageError(f"{source} is an ordinary checkpoint already; merge takes the folder that autotp shard wrote")
     apply_plan(opened.model, opened.plan, alone(opened.plan.tp), make_compilers(opened.plan, None))
@@ -111,7 +131,7 @@ def merge(source: str | Path, out: str | Path, *, max_shard_size: int | str = "5
     def copy_configs(new: Path) -> None:
         copy_others(opened.folder, new)
 
-    save.save(files, Path(out), alone(1), max_shard_size, metadata, copy_configs, "autotp.merge")
+    save.save(files, target, alone(1), max_shard_size, metadata, copy_configs, opened.check_unchanged)
 
 
 def _assembled(opened: Opened, tp: int) -> dict[str, Lazy]:

@@ -17,14 +17,16 @@ from .checkpoint import save
 from .checkpoint.agree import share, together
 from .checkpoint.full import state_of
 from .checkpoint.load import fill, loading, report
+from .checkpoint.target import Target
 from .errors import PlanError, UsageError
+from .gate import accept
 from .huggingface import adapters, models, pretrained
 from .opening import Opened, open_checkpoint, part_of_rank
-from .plan_cache import cached_plan
+from .plan_cache import cached_plan, once
 from .planner.make import make_plan
 from .planner.plan import Plan, UnitPlan
 from .planner.survey import survey
-from .rewrite.apply import apply_plan, make_compilers
+from .rewrite.apply import apply_plan, check_plan, make_compilers
 from .rewrite.compiler import Compiler
 from .runtime.ranks import Ranks
 
@@ -63,7 +65,7 @@ def from_pretrained(
     Raises:
         CheckpointError: a file is missing or cut off, a tensor is missing, unexpected or of a wrong shape. The message
             names file and tensor and is the same on all ranks; no rank has computed anything then.
-        UsageError: no process group, or a wrong argument. PlanError: the plan is for another model or group.
+        UsageError: no process group, or a wrong argument. PlanError: the plan is for another model or group, or unsound.
     """
     ranks, folders = process_ranks(tp, mesh, device), rule_folders(rules)
     return place(lambda: open_checkpoint(source, dtype), ranks, plan, folders)
@@ -83,10 +85,13 @@ def place(
     dense = _Later(lambda: on_meta(opened().model))
 
     def choose() -> str:
-        chosen = _given(opened(), plan, ranks.size)
-        if chosen is None and ranks.rank == 0:
-            model = opened().model
+        chosen, model = _given(opened(), plan, ranks.size), opened().model
+        if ranks.rank == 0 and chosen is None:
             chosen = cached_plan(model, ranks.size, rules, lambda: make_plan(model, found(), ranks.size))
+        elif ranks.rank == 0 and chosen is not None:
+            given = chosen
+            check_plan(model, given, ranks.size)
+            once(model, given, rules, lambda: accept(model, given, ranks.size, found(), rules))
         elif ranks.rank:
             dense()  # meanwhile
         return "" if chosen is None else chosen.to_json()
@@ -101,7 +106,9 @@ def place(
         if opened().plan is not None:
             tensors, layouts = part_of_rank(opened(), ranks.rank), {}
         looked_at = sum(tensor.nbytes for tensor in opened().computed_from.values())
-        return str(fill(model, tensors, layouts, ranks, ranks.device, opened().nbytes, looked_at).bytes_read)
+        loaded = fill(model, tensors, layouts, ranks, ranks.device, opened().nbytes, looked_at)
+        opened().check_unchanged()
+        return str(loaded.bytes_read)
 
     read_by = [int(text) for text in share(ranks, LOAD, read)]
     if ranks.rank == 0:
@@ -170,26 +177,30 @@ class _SurveyLater:
             known.varying, known.unread, known.surveyed = compiler.varying, compiler.unread, compiler.surveyed
 
 
-def save_pretrained(model: nn.Module, folder: str | Path, *, max_shard_size: int | str = "50GB") -> None:
+def save_pretrained(
+    model: nn.Module, folder: str | Path, *, max_shard_size: int | str = "50GB", overwrite: bool = True
+) -> None:
     """Write a parallel transformers model as an ordinary checkpoint, which `AutoModel.from_pretrained` opens; of one of
     peft's the adapters, which `PeftModel.from_pretrained` opens.
 
     Every rank must call it; rank 0 puts one tensor after the other together and writes it. The folder is replaced in one
-    step at the end, so an error or a killed process leaves what was there. Files of the folder that are not
-    weights, such as a tokenizer's, stay.
+    step at the end, so an error or a killed process leaves what was there. Of the files that are there only those that an
+    earlier call wrote are replaced: others, such as a tokenizer's, stay, and weights of others are refused.
 
     Args:
         model: what `from_pretrained` or `parallelize` returned.
         folder: where to write.
         max_shard_size: size of the largest file, such as "5GB".
+        overwrite: whether to replace what an earlier call wrote.
 
     Raises:
-        CheckpointError: a file cannot be written; the message names it and the tensor, and is the same on all ranks.
+        CheckpointError: a file cannot be written, or somebody else's would be replaced; the message names it and the tensor,
+            and is the same on all ranks.
         UsageError: some rank did not call it, or the model is not parallel or not from transformers.
     """
     ranks = state_of(model).ranks
     if adapters.is_adapted(model):
-        _save_adapters(model, Path(folder), ranks)
+        _save_adapters(model, Target(Path(folder), SAVE, overwrite, True, adapters.is_adapters), ranks)
         return
     if not models.is_transformers_model(model):
         raise UsageError(
@@ -203,15 +214,17 @@ def save_pretrained(model: nn.Module, folder: str | Path, *, max_shard_size: int
     def write_configs(new: Path) -> None:
         pretrained.write_configs(model, new)  # type: ignore[arg-type]
 
-    save.save(files, Path(folder), ranks, max_shard_size, metadata, write_configs, SAVE)
+    target = Target(Path(folder), SAVE, overwrite, True, save.is_weights)
+    save.save(files, target, ranks, max_shard_size, metadata, write_configs)
 
 
-def _save_adapters(model: nn.Module, folder: Path, ranks: Ranks) -> None:
+def _save_adapters(model: nn.Module, target: Target, ranks: Ranks) -> None:
     ranks.exchange("", SAVE, save.PATIENCE_S)
     tensors = adapters.whole_adapters(model)
 
     def write() -> None:
         if ranks.rank == 0 and ranks.replica == 0:
-            adapters.write_adapters(model, folder, tensors)
+            with target.written() as new:
+                adapters.write_adapters(model, new, tensors)
 
     together(ranks, SAVE, write)

@@ -10,6 +10,7 @@ PACKAGE = Path(__file__).parents[1] / "autotp"
 
 LAYERS = (
     "errors",
+    "outside",
     "axes",
     "capture",
     "chains",
@@ -25,7 +26,7 @@ LAYERS = (
 ROOT = "the public API"  # autotp/__init__.py, api.py, verify.py: they join the layers, so they may import any
 
 # A rank runs what the compiler made, not the compiler. Axes are data about layouts, so they are not a stage.
-RUNTIME_IMPORTS = {"errors", "axes", "runtime"}
+RUNTIME_IMPORTS = {"errors", "outside", "axes", "runtime"}
 # The one import down the list: the passes put the parallel layers into the graph, so they must name them.
 # It closes no cycle, because `runtime/` imports no compiler stage.
 DOWNWARD = {("rewrite", "runtime")}

@@ -18,11 +18,13 @@ import functools
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from ..errors import PlanError
+from ..outside import brief
 from .term import Axis, Product, Term, resolve
 
 
@@ -192,6 +194,16 @@ def factors_of(layout: Layout) -> frozenset[Factor]:
     return frozenset(factor for leaf in leaves(layout) if leaf.cut for factor in leaf.cut.over)
 
 
+def most_cut(layout: Layout) -> Counter[Factor]:
+    """How often the mesh factors cut one element, at most: an element is in every part of a product and in one of a sum."""
+    if isinstance(layout, Leaf):
+        return Counter(layout.cut.over if layout.cut else ())
+    found: Counter[Factor] = Counter()
+    for part in map(most_cut, layout.parts):
+        found = found | part if isinstance(layout, SumLayout) else found + part
+    return found
+
+
 def is_even(layout: Layout) -> bool:
     """Returns if all data of a dimension are cut over the same mesh factors: no segment is whole beside one that is cut."""
     if isinstance(layout, Leaf):
@@ -230,7 +242,11 @@ def local_indices(layout: Layout, rank: int) -> list[int]:
     return indices
 
 
-_TOKEN = re.compile(r"\s*(?:(\d+)(?:>(\d+))?(/\d+@\d+(?:,\d+@\d+)*)?|([()\[\]·*+]))")
+# Larger, longer or deeper than any layout is that a dimension has.
+_LONGEST, _DEEPEST = 20_000, 40
+_NUMBER = r"\d{1,16}"
+_FACTOR = rf"{_NUMBER}@{_NUMBER}"
+_TOKEN = re.compile(rf"\s*(?:({_NUMBER})(?:>({_NUMBER}))?(/{_FACTOR}(?:,{_FACTOR})*)?|([()\[\]·*+]))", re.ASCII)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -239,7 +255,9 @@ def parse_layout(text: str) -> Layout:
     position = 0
 
     def fail() -> PlanError:
-        return PlanError(f"cannot read the layout {text!r} at {text[position:]!r}; write it as '(2/2@4 · 4/4@1 · 64)'")
+        return PlanError(
+            f"cannot read the layout {brief(text)} at {brief(text[position:])}; write it as '(2/2@4 · 4/4@1 · 64)'"
+        )
 
     def take() -> re.Match[str]:
         nonlocal position
@@ -249,20 +267,22 @@ def parse_layout(text: str) -> Layout:
         position = match.end()
         return match
 
-    def parse() -> Layout:
+    def parse(depth: int = 0) -> Layout:
         match = take()
         if match[1]:
             return _leaf(match)
         closing, joiners = {"(": (")", "·*"), "[": ("]", "+")}.get(match[4], ("", ""))
-        if not closing:
+        if not closing or depth > _DEEPEST:
             raise fail()
-        parts = [parse()]
+        parts = [parse(depth + 1)]
         while (joint := take()[4]) != closing:
             if not joint or joint not in joiners:
                 raise fail()
-            parts.append(parse())
+            parts.append(parse(depth + 1))
         return (ProductLayout if closing == ")" else SumLayout)(tuple(parts))
 
+    if len(text) > _LONGEST:
+        raise fail()
     layout = parse()
     if text[position:].strip():
         raise fail()
@@ -283,4 +303,8 @@ def _leaf(match: re.Match[str]) -> Leaf:
         )
     if padded < size or padded % parts_of(over):
         raise PlanError(f"the layout {match[0]!r} does not divide: {padded} into {parts_of(over)} parts")
+    if padded >= size + max(size, parts_of(over)):
+        raise PlanError(
+            f"the layout {match[0]!r} pads more than there is; pad {size} to a multiple of {parts_of(over)}"
+        )
     return Leaf(size, Cut(over, padded))

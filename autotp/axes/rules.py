@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +10,12 @@ from typing import Any, TypeAlias
 
 import torch
 
-from ..errors import RuleError, nearest
+from ..errors import RuleError
+from ..outside import conform, parse_toml
 from .call import Call, is_tensor
 from .facts import Fact
 from .function import FunctionRule, parse_function
+from .rule_schema import operator_schema
 from .signature import Signature, parse_signature
 
 Rule: TypeAlias = Callable[[Call], Fact]
@@ -96,14 +97,6 @@ CLASSES: Mapping[str, Rule] = {
     "singular": SINGULAR,
     "other": Pointwise(),
 }
-FLAGS = frozenset({"attends", "zero_to_zero"})
-SIGNATURE_KEYS = frozenset({"signature", "whole", "picks", *FLAGS})
-_TEXT = (str, "text such as 'x: b t c, A: c -> b t c'")
-FUNCTION_KEYS: Mapping[str, tuple[type, str]] = {
-    **dict.fromkeys(("signature", "whole", "zeros", "writes", "unused"), _TEXT),
-    "zeros_if": (dict, "a table such as { activation = ['silu'] }"),
-    "zero_results": (int, "a number of results"),
-}
 
 
 def unruled(call: Call) -> Fact:
@@ -147,80 +140,30 @@ def rule_for(call: Call, rules: Mapping[str, Rule]) -> Rule:
     return unruled
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """A rule file as data. Raises RuleError naming the file and line that cannot be read."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise RuleError(f"{path}: {error}; see docs/rules.md for the format") from error
+def read_rules(path: Path, schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A rule file as data that its schema allows. Raises RuleError naming the file, the entry and what is expected."""
+    data = parse_toml(path, RuleError, "see docs/rules.md for the format")
+    conform(data, schema, str(path), RuleError)
+    return data
 
 
 def _read(path: Path) -> dict[str, Rule]:
     rules: dict[str, Rule] = {}
-    for namespace, entries in read_toml(path).items():
-        for name, entry in _expect(path, namespace, entries, dict, "a table such as [aten]").items():
-            if namespace == "function":
-                rules[f"function.{name}"] = _read_function(path, f"function.{name}", entry)
-            elif name == "pointwise":
-                rules.update(_read_pointwise(path, namespace, entry))
-            else:
-                rules[f"{namespace}.{name}"] = _read_signature(path, f"{namespace}.{name}", entry)
+    for namespace, entries in read_rules(path, operator_schema(CLASSES)).items():
+        for name, entry in entries.items():
+            if namespace != "function" and name == "pointwise":
+                rules |= {f"{namespace}.{each}": CLASSES[kind] for kind, names in entry.items() for each in names}
+                continue
+            options = {"signature": entry} if isinstance(entry, str) else dict(entry)
+            parse = parse_function if namespace == "function" else parse_signature
+            try:
+                rules[f"{namespace}.{name}"] = parse(options.pop("signature"), **options)
+            except RuleError as error:
+                raise RuleError(f"{path}: {namespace}.{name}: {error}") from error
     return rules
-
-
-def _read_pointwise(path: Path, namespace: str, entry: Any) -> dict[str, Rule]:
-    rules: dict[str, Rule] = {}
-    where = f"{namespace}.pointwise"
-    for kind, names in _expect(path, where, entry, dict, f"a table such as [{where}]").items():
-        if kind not in CLASSES:
-            raise RuleError(f"{path}: unknown class {kind!r} under {where}{nearest(kind, CLASSES)}")
-        for name in _expect(path, f"{where}.{kind}", names, list, 'a list such as ["add", "sub"]'):
-            rules[f"{namespace}.{name}"] = CLASSES[kind]
-    return rules
-
-
-def _options(path: Path, name: str, entry: Any, known: frozenset[str], example: str) -> dict[str, Any]:
-    """The settings of an entry that is a signature, or a table with one."""
-    options: dict[str, Any] = (
-        {"signature": entry} if isinstance(entry, str) else _expect(path, name, entry, dict, "text or a table")
-    )
-    for key in options.keys() - known:
-        raise RuleError(f"{path}: unknown key {key!r} in {name}{nearest(key, known)}")
-    if "signature" not in options:
-        raise RuleError(f"{path}: {name} has no signature, write for example {example!r}")
-    return options
-
-
-def _read_function(path: Path, name: str, entry: Any) -> Rule:
-    options = _options(path, name, entry, frozenset(FUNCTION_KEYS), "x: b t c, A: c -> b t c")
-    for key, value in options.items():
-        _expect(path, f"{key} of {name}", value, *FUNCTION_KEYS[key])
-    try:
-        return parse_function(options.pop("signature"), **options)
-    except RuleError as error:
-        raise RuleError(f"{path}: {name}: {error}") from error
 
 
 def function_rules(folders: tuple[Path, ...] = ()) -> dict[str, FunctionRule]:
     """The rules of Python functions, by the functions' names."""
     named = operator_rules(folders).items()
     return {name.partition(".")[2]: rule for name, rule in named if isinstance(rule, FunctionRule)}
-
-
-def _read_signature(path: Path, name: str, entry: Any) -> Rule:
-    options = _options(path, name, entry, SIGNATURE_KEYS, "... i, o i, o? -> ... o")
-    for key, value in options.items():
-        kind, words = (bool, "true or false") if key in FLAGS else (str, "text such as '... i, o i, o? -> ... o'")
-        _expect(path, f"{key} of {name}", value, kind, words)
-    try:
-        flags = {key: options[key] for key in FLAGS & options.keys()}
-        return parse_signature(options["signature"], options.get("whole", ""), picks=options.get("picks", ""), **flags)
-    except RuleError as error:
-        raise RuleError(f"{path}: {name}: {error}") from error
-
-
-def _expect(path: Path, name: str, value: Any, kind: type, words: str) -> Any:
-    """A value of a rule file. Raises RuleError if it is of another kind than expected."""
-    if not isinstance(value, kind):
-        raise RuleError(f"{path}: {name} is {value!r}, which should be {words}")
-    return value

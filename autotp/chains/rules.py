@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..axes.rules import RULES, read_toml
+from ..axes.rules import RULES, read_rules
 from ..errors import RuleError, nearest
+from ..outside import brief
 
 OUTPUT = "output"
 
@@ -33,6 +34,43 @@ class ChainRule:
     picked: bool = False
 
 
+_CLASS = {"type": "string", "description": "the name of an operator class"}
+_FLAG = {"type": "boolean", "description": "true or false"}
+_COUNT = {"type": "integer", "minimum": 1, "maximum": 64, "description": "a whole number of at least 1"}
+_CHAIN = {
+    "type": "object",
+    "properties": {
+        "start": _CLASS,
+        "starts": _COUNT,
+        "through": {"type": "array", "items": _CLASS, "description": "a list of operator classes"},
+        "end": {"type": "string", "description": "an operator class, or 'output'"},
+        "axes": _COUNT,
+        **dict.fromkeys(("reduces", "wider", "narrower", "inside", "picked"), _FLAG),
+        "share": {"type": "number", "minimum": 0, "maximum": 1, "description": "a number from 0 to 1"},
+        "collect": {"enum": ["gather"], "description": "'gather'"},
+    },
+    "required": ["end"],
+    "additionalProperties": False,
+    "description": "a table of settings",
+}
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "classes": {
+            "type": "object",
+            "additionalProperties": {
+                "type": "array",
+                "items": {"type": "string", "description": "the name of an operator"},
+                "description": 'a list of operators such as ["aten.mul"]',
+            },
+            "description": "a table of operator classes",
+        }
+    },
+    "additionalProperties": _CHAIN,
+    "description": "tables of chains",
+}
+
+
 @dataclass(frozen=True)
 class ChainRules:
     """All chain rules in order, and the operator classes they speak of."""
@@ -51,7 +89,7 @@ def chain_rules(folders: tuple[Path, ...] = ()) -> ChainRules:
     classes: dict[str, frozenset[str]] = {}
     for folder in (RULES, *folders):
         for path in sorted((folder / "chains").glob("*.toml")):
-            data = read_toml(path)
+            data = read_rules(path, SCHEMA)
             for name, operators in data.pop("classes", {}).items():
                 classes[name] = classes.get(name, frozenset()) | frozenset(operators)
             for name, entry in data.items():
@@ -60,21 +98,8 @@ def chain_rules(folders: tuple[Path, ...] = ()) -> ChainRules:
 
 
 def _rule(path: Path, name: str, entry: Mapping[str, Any], classes: Mapping[str, Any]) -> ChainRule:
-    if not isinstance(entry, dict):
-        raise RuleError(f"{path}: chain {name} should be a table of settings, not {entry!r}")
-    known = {field.name: field.default for field in fields(ChainRule) if field.name != "name"}
-    for key in entry.keys() - known.keys():
-        raise RuleError(f"{path}: unknown key {key!r} in chain {name}{nearest(key, known)}")
-    for key, value in entry.items():
-        wanted = list if key == "through" else str if key == "end" else type(known[key])
-        if type(value) is not wanted and not (wanted is float and type(value) is int):
-            raise RuleError(f"{path}: {key} of chain {name} should be of type {wanted.__name__}, not {value!r}")
-    if entry.get("collect", "gather") != "gather":
-        raise RuleError(f"{path}: chain {name} collects by {entry['collect']!r}; known: gather")
-    if "end" not in entry:
-        raise RuleError(f"{path}: chain {name} has no 'end'; name an operator class or 'output'")
-    steps = [entry["end"], *entry.get("through", ())] + ([entry["start"]] if entry.get("start") else [])
+    steps = [entry["end"], *entry.get("through", ()), *filter(None, [entry.get("start")])]
     for step in steps:
         if step not in classes and step != OUTPUT:
-            raise RuleError(f"{path}: chain {name} names the unknown class {step!r}{nearest(step, {*classes, OUTPUT})}")
+            raise RuleError(f"{path}: {name} names the unknown class {brief(step)}{nearest(step, {*classes, OUTPUT})}")
     return ChainRule(**{**entry, "name": name, "through": tuple(entry.get("through", ()))})

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
 
 from ..errors import CheckpointError
+from ..outside import brief, is_name_inside, parse_json, read_text
 from .stored import InMemory, Stored, read_pickled, read_safetensors
 
 Entries: TypeAlias = Mapping[str, Stored | InMemory]
@@ -24,7 +24,24 @@ def read_folder(folder: Path) -> Entries:
     if name is None:
         there = "does not exist" if not folder.is_dir() else f"has no weights: none of {', '.join(CANDIDATES)}"
         raise CheckpointError(f"the folder {folder} {there}")
-    return _indexed(folder, name) if name.endswith(".json") else read_file(folder / name)
+    file = inside(folder, name)
+    return _indexed(folder, file) if name.endswith(".json") else read_file(file)
+
+
+def inside(folder: Path, name: str) -> Path:
+    """A file of a folder by its name. Raises CheckpointError if the name, or a link on the way, leads out of the folder.
+
+    The folder of a model in the cache of huggingface_hub has links to the blobs beside it; to those they may lead.
+    """
+    if not is_name_inside(name):
+        raise CheckpointError(f"{folder} names the file {brief(name)}, which lies outside of it; copy the file into it")
+    real, root = (folder / name).resolve(), folder.resolve()
+    roots = [root, *([root.parents[1] / "blobs"] if root.parent.name == "snapshots" else [])]
+    if not any(real.is_relative_to(allowed) for allowed in roots):
+        raise CheckpointError(
+            f"{folder / name} is a link to {real}, outside of its folder; copy the file into the folder"
+        )
+    return folder / name
 
 
 def read_file(file: Path) -> Entries:
@@ -32,30 +49,30 @@ def read_file(file: Path) -> Entries:
     return read_safetensors(file) if file.suffix == ".safetensors" else read_pickled(file)
 
 
-def _indexed(folder: Path, index: str) -> Entries:
-    files = weight_map(folder / index)
-    missing = sorted({file for file in files.values() if not (folder / file).is_file()})
+def _indexed(folder: Path, index: Path) -> Entries:
+    """The tensors by an index, and those that its files have and it does not name."""
+    files = weight_map(index)
+    paths = {file: inside(folder, file) for file in sorted(set(files.values()))}
+    missing = sorted(file for file, path in paths.items() if not path.is_file())
     if missing:
         tensors = [name for name, file in files.items() if file == missing[0]]
         raise CheckpointError(
-            f"the checkpoint {folder} lacks the file {missing[0]} that {index} names for tensor {tensors[0]!r}"
+            f"the checkpoint {folder} lacks the file {missing[0]} that {index.name} names for tensor {brief(tensors[0])}"
             f" and {len(tensors) - 1} more; copy or download it"
         )
-    entries = {name: entry for file in sorted(set(files.values())) for name, entry in read_file(folder / file).items()}
+    there = {file: read_file(path) for file, path in paths.items()}
+    entries = {name: entry for found in there.values() for name, entry in found.items()}
     for name, file in files.items():
-        if name not in entries:
-            raise CheckpointError(f"{folder / file} lacks tensor {name!r}, which {index} says it has")
+        if name not in there[file]:
+            raise CheckpointError(f"{paths[file]} lacks tensor {brief(name)}, which {index.name} says it has")
+        entries[name] = there[file][name]
     return entries
 
 
 def weight_map(index: Path) -> dict[str, str]:
     """The file of every tensor by an index. Raises CheckpointError if it cannot be understood."""
-    try:
-        files = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        return {str(name): str(file) for name, file in files.items()}
-    except OSError as error:
-        raise CheckpointError(f"cannot read {index}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(
-            f"{index} is no index of a checkpoint: it has no 'weight_map' of names to files"
-        ) from error
+    data = parse_json(read_text(index, CheckpointError), str(index), CheckpointError)
+    files = data.get("weight_map") if isinstance(data, dict) else None
+    if not isinstance(files, dict) or not all(isinstance(file, str) for file in files.values()):
+        raise CheckpointError(f"{index} is no index of a checkpoint: it has no 'weight_map' of names to files")
+    return files

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import torch
 from huggingface_hub import split_state_dict_into_shards_factory
+from huggingface_hub.serialization._base import parse_size_to_int
 from torch import nn
 
 from ..axes.layout import Layout
-from ..errors import CheckpointError
+from ..errors import CheckpointError, UsageError
+from ..outside import brief
 from ..runtime.ranks import Ranks
 from .agree import together
 from .boxes import Box, boxes
@@ -22,7 +24,7 @@ from .folder import INDEX, PICKLED, PICKLED_INDEX, WEIGHTS
 from .full import state_of, undivided
 from .lazy import Lazy, read, sources
 from .progress import bar
-from .replace import replacing
+from .target import Target
 from .write import Writer
 
 PATIENCE_S = 60.0
@@ -95,33 +97,34 @@ def _plain_state(model: nn.Module) -> dict[str, torch.Tensor]:
 
 def save(
     tensors: Mapping[str, Lazy],
-    folder: Path,
+    target: Target,
     ranks: Ranks,
     max_shard_size: int | str,
     metadata: Mapping[str, object],
     write_configs: Callable[[Path], None],
-    what: str,
+    check: Callable[[], None] = lambda: None,
 ) -> None:
     """Write a checkpoint; every rank calls it, rank 0 of the first group writes. `tensors` are those of the files, made from
-    whole ones.
+    whole ones; `check` says at the end if they were what they seemed to be.
 
     Raises CheckpointError, the same on all ranks, and then the folder is what it was before. UsageError if some rank
     does not call it.
     """
-    first = ranks.rank == 0 and ranks.replica == 0
+    first, what = ranks.rank == 0 and ranks.replica == 0, target.written_by
     ranks.exchange("", what, PATIENCE_S)
     with ExitStack() as stack:
         writers: dict[str, Writer] = {}
 
         def begin() -> None:
             if first:
-                new = stack.enter_context(replacing(folder, is_weights))
+                new = stack.enter_context(target.written())
                 write_configs(new)
                 writers.update(open_files(tensors, new, max_shard_size, metadata, stack))
 
         def write() -> None:
             with bar("saving", _bytes(tensors.values()), ranks.rank) as tell:
                 stream(tensors, writers, first, tell)
+            check()
 
         together(ranks, what, begin)
         together(ranks, what, write)
@@ -149,7 +152,7 @@ def open_files(
         dict(tensors),
         get_storage_size=lambda tensor: tensor.numel() * tensor.itemsize,
         filename_pattern="model{suffix}.safetensors",
-        max_shard_size=max_shard_size,
+        max_shard_size=check_shard_size(max_shard_size),
     )
     if split.is_sharded:
         text = json.dumps(
@@ -163,6 +166,17 @@ def open_files(
         writer = Writer(folder / file, {name: (tensors[name].dtype, tuple(tensors[name].shape)) for name in names})
         writers.update(dict.fromkeys(names, stack.enter_context(writer)))
     return writers
+
+
+def check_shard_size(size: int | str) -> int:
+    """A size of files in bytes. Raises UsageError for one that is none."""
+    try:
+        found = parse_size_to_int(size) if isinstance(size, str) else int(size)
+    except (ValueError, TypeError):
+        found = 0
+    if found < 1:
+        raise UsageError(f"max_shard_size is {brief(size)}; write a size of files such as '5GB', or a number of bytes")
+    return found
 
 
 def stream(

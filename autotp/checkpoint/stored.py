@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import bisect
 import ctypes
 import errno
-import json
 import math
 import mmap
 import os
 import struct
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, in_one_line
+from ..outside import brief, parse_json
 
 # What safetensors calls the dtypes, in the order in which it lays tensors out in a file, the last ones first.
 DTYPES: Mapping[str, torch.dtype] = {
@@ -44,6 +47,9 @@ DTYPES: Mapping[str, torch.dtype] = {
     if hasattr(torch, torch_name)
 }
 _LONGEST_HEADER = 100_000_000
+_MOST_DIMS = 64
+MSG_HEADER = "{file} is no safetensors file: its header cannot be understood ({error})"
+MSG_UNSOUND = "{file} is damaged: safetensors refuses its header ({error}); copy or download it again"
 _POPULATE_READ = 22  # of madvise, in Linux 5.14 and newer; elsewhere the data come when they are touched
 
 
@@ -121,19 +127,44 @@ def fetch(tensor: torch.Tensor) -> None:
 
 def truncated(file: Path, name: str, needed: int, size: int) -> CheckpointError:
     return CheckpointError(
-        f"{file} is truncated: tensor {name!r} ends at byte {needed:,}, the file at {size:,}; copy or download it again"
+        f"{file} is truncated: tensor {brief(name)} ends at byte {needed:,}, the file at {size:,}; copy or download it again"
     )
 
 
 def read_safetensors(file: Path) -> dict[str, Stored]:
-    """Where the tensors of a safetensors file lie. Raises CheckpointError if the file is not whole or not one."""
+    """Where the tensors of a safetensors file lie. Raises CheckpointError if the file is not whole, not one, or not sound by the
+    safetensors library's own check: every byte belongs to one tensor."""
+    entries, start, size = _header(file)
+    try:
+        found = {
+            name: _stored(file, name, entry, start, size) for name, entry in entries.items() if name != "__metadata__"
+        }
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise CheckpointError(MSG_HEADER.format(file=file, error=brief(str(error)))) from error
+    try:
+        with safe_open(file, framework="pt") as opened:
+            known = set(opened.keys())
+    except Exception as error:
+        raise CheckpointError(MSG_UNSOUND.format(file=file, error=in_one_line(error))) from error
+    if known != found.keys():
+        raise CheckpointError(MSG_UNSOUND.format(file=file, error="it names other tensors"))
+    return found
+
+
+def read_metadata(file: Path) -> Mapping[str, Any]:
+    """What a safetensors file says of itself. Raises CheckpointError."""
+    return _header(file)[0].get("__metadata__", {})
+
+
+def _header(file: Path) -> tuple[dict[str, Any], int, int]:
+    """The header of a safetensors file, where the data start, and the size of the file."""
     try:
         with file.open("rb") as opened:
             size = opened.seek(0, 2)
             opened.seek(0)
             prefix = opened.read(8)
             length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else _LONGEST_HEADER
-            header = opened.read(length) if length < _LONGEST_HEADER else b""
+            header = opened.read(length) if length < min(_LONGEST_HEADER, size) else b""
     except OSError as error:
         raise CheckpointError(f"cannot read {file}: {error.strerror}") from error
     if len(header) < length:
@@ -142,28 +173,31 @@ def read_safetensors(file: Path) -> dict[str, Stored]:
             " copy or download it again"
         )
     try:
-        entries = json.loads(header)
-        found = {
-            name: _stored(file, name, entry, 8 + length, size)
-            for name, entry in entries.items()
-            if name != "__metadata__"
-        }
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{file} is no safetensors file: its header cannot be understood ({error!r})") from error
-    return found
+        text = header.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise CheckpointError(MSG_HEADER.format(file=file, error=error.reason)) from error
+    entries = parse_json(text, f"{file} is no safetensors file: its header", CheckpointError)
+    if not isinstance(entries, dict) or not isinstance(entries.get("__metadata__", {}), dict):
+        raise CheckpointError(MSG_HEADER.format(file=file, error="it is no object"))
+    return entries, 8 + length, size
 
 
 def _stored(file: Path, name: str, entry: Mapping[str, Any], start: int, size: int) -> Stored:
     kind, shape = str(entry["dtype"]), tuple(map(int, entry["shape"]))
     first, last = map(int, entry["data_offsets"])
     if kind not in DTYPES:
-        raise CheckpointError(f"tensor {name!r} of {file} has the dtype {kind}, which this torch does not have")
+        raise CheckpointError(
+            f"tensor {brief(name)} of {file} has the dtype {brief(kind)}, which this torch does not have"
+        )
+    if len(shape) > _MOST_DIMS or min(shape, default=0) < 0:
+        raise CheckpointError(f"tensor {brief(name)} of {file} has the shape {brief(shape)}, which no tensor has")
     stored = Stored(file, name, DTYPES[kind], shape, start + first, dense_stride(shape))
     if start + last > size:
         raise truncated(file, name, start + last, size)
     if last - first != stored.nbytes:
         raise CheckpointError(
-            f"tensor {name!r} of {file} has {last - first} bytes, its shape {shape} needs {stored.nbytes}"
+            f"tensor {brief(name)} of {file} has {brief(last - first)} bytes, its shape {brief(shape)} needs"
+            f" {brief(stored.nbytes)}"
         )
     return stored
 
@@ -174,32 +208,59 @@ def dense_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def read_pickled(file: Path) -> dict[str, Stored | InMemory]:
-    """Where the tensors of a file written by `torch.save` lie. Raises CheckpointError.
+    """Where the tensors of a file written by `torch.save` lie. Nothing but tensors is unpickled. Raises CheckpointError.
 
     Files in the format of torch before 1.6 give no places: those are read whole.
     """
     try:
         with file.open("rb") as opened, FakeTensorMode():
             fakes = torch.load(opened, map_location="cpu", weights_only=True)
-        found: dict[str, Stored | InMemory] = {}
-        for name, tensor in _tensors(file, fakes).items():
-            start = tensor.untyped_storage()._checkpoint_offset
-            if start is None:
-                whole = torch.load(file, map_location="cpu", weights_only=True)
-                return {name: InMemory(file, name, tensor) for name, tensor in _tensors(file, whole).items()}
-            offset = start + int(tensor.storage_offset()) * tensor.itemsize
-            found[name] = Stored(file, name, tensor.dtype, tuple(tensor.shape), offset, tuple(tensor.stride()))
+        tensors = _tensors(file, fakes)
+        if any(tensor.untyped_storage()._checkpoint_offset is None for tensor in tensors.values()):
+            whole = torch.load(file, map_location="cpu", weights_only=True)
+            return {name: InMemory(file, name, tensor) for name, tensor in _tensors(file, whole).items()}
+        records = _records(file)
+        return {name: _in_record(file, name, tensor, records) for name, tensor in tensors.items()}
+    except CheckpointError:
+        raise
     except OSError as error:
-        raise CheckpointError(f"cannot read {file}: {error.strerror}") from error
-    except (RuntimeError, EOFError, ValueError, KeyError) as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise CheckpointError(f"cannot read {file}: {error.strerror or error}") from error
+    except Exception as error:  # whatever an unpickler says to bytes that are not what it was made for
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise CheckpointError(
-            f"{file} is truncated or no file of torch.save: {reason}; copy or download it again"
+            f"{file} is truncated or no file of torch.save: {brief(reason)}; copy or download it again"
         ) from error
-    return found
+
+
+def _records(file: Path) -> list[tuple[int, int]]:
+    """Where the records of a zipped file may start, by their headers, and how many bytes each has; packed ones have none."""
+    with zipfile.ZipFile(file) as archive:
+        return sorted(
+            (info.header_offset, info.file_size if info.compress_type == zipfile.ZIP_STORED else 0)
+            for info in archive.infolist()
+        )
+
+
+def _in_record(file: Path, name: str, tensor: torch.Tensor, records: list[tuple[int, int]]) -> Stored:
+    """A tensor as a view of one record. Raises CheckpointError if it is larger than that."""
+    start, shape, stride = tensor.untyped_storage()._checkpoint_offset, tuple(tensor.shape), tuple(tensor.stride())
+    assert start is not None
+    place = bisect.bisect_left(records, (start, 0)) - 1
+    held = records[place][1] if place >= 0 else 0
+    span = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) if math.prod(shape) else 0
+    last = (int(tensor.storage_offset()) + span) * tensor.itemsize
+    if last > held or tensor.storage_offset() < 0 or min((*shape, *stride), default=0) < 0:
+        raise CheckpointError(
+            f"tensor {brief(name)} of {file} has {last:,} bytes, the file {held:,} for it; copy it again"
+        )
+    return Stored(file, name, tensor.dtype, shape, start + int(tensor.storage_offset()) * tensor.itemsize, stride)
 
 
 def _tensors(file: Path, loaded: object) -> dict[str, torch.Tensor]:
     if not isinstance(loaded, dict):
         raise CheckpointError(f"{file} holds a {type(loaded).__name__}, not a dictionary of tensors")
-    return {name: value.detach() for name, value in loaded.items() if isinstance(value, torch.Tensor)}
+    found = {name: value.detach() for name, value in loaded.items() if isinstance(value, torch.Tensor)}
+    for name, value in found.items():
+        if not isinstance(name, str) or value.layout is not torch.strided or value.is_quantized:
+            raise CheckpointError(f"{file} has an entry {brief(name)} that is no plain tensor with a name")
+    return found

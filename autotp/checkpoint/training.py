@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, MutableMapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,14 +16,20 @@ from ..axes.layout import Layout
 from ..errors import CheckpointError
 from .full import state_of
 from .part import Part
+from .resume import load_state, save_state
+
+KEY = "training"
 
 
 class TrainingState(Stateful):
     """A parallel model and its optimizer as one entry of a distributed checkpoint.
 
-        state = {"training": autotp.TrainingState(model, optimizer), "step": step}
-        torch.distributed.checkpoint.save(state, checkpoint_id=folder)
-        torch.distributed.checkpoint.load(state, checkpoint_id=folder)  # at any number of ranks
+        state, others = autotp.TrainingState(model, optimizer), {"step": step}
+        state.save(folder, others)
+        state.load(folder, others)  # at any number of ranks
+
+    `torch.distributed.checkpoint.save({"training": state, **others}, checkpoint_id=folder)` writes the same files, over those
+    that are there; `save` writes a new folder, which takes the place of the old one when it is whole.
 
     Everything is kept under the dense model's parameter names and in its shapes. Loading works in place: a fresh
     optimizer gets its state first, without a step and without touching a parameter.
@@ -74,6 +81,24 @@ class TrainingState(Stateful):
                 ],
             }
         )
+
+    def save(self, folder: str | Path, others: Mapping[str, Any] | None = None, *, overwrite: bool = True) -> None:
+        """Write the state, and other entries of a distributed checkpoint beside it; every process calls it.
+
+        Only what an earlier call wrote is replaced, unless `overwrite` is False, and it is gone when the new is whole: a killed
+        run leaves what was there. All processes see the same folder. Raises CheckpointError, the same on all.
+        """
+        save_state({**(others or {}), KEY: self}, Path(folder), overwrite=overwrite)
+
+    def load(self, folder: str | Path, others: MutableMapping[str, Any] | None = None) -> None:
+        """Take over a state that was saved at any number of ranks, and the other entries, in place; every process calls it.
+
+        The folder is trusted: torch unpickles a part of it. Raises CheckpointError, the same on all.
+        """
+        entries = {**(others or {}), KEY: self}
+        load_state(entries, Path(folder))
+        if others is not None:
+            others.update({name: entries[name] for name in others})
 
     def _names(self) -> dict[int, str]:
         assert self.optimizer is not None

@@ -8,7 +8,7 @@ import os
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 
 import torch
 
@@ -27,9 +27,14 @@ class Writer:
     Raises CheckpointError naming the file and the tensor.
     """
 
-    def __init__(self, file: Path, tensors: Mapping[str, tuple[torch.dtype, Sequence[int]]]) -> None:
+    def __init__(
+        self,
+        file: Path,
+        tensors: Mapping[str, tuple[torch.dtype, Sequence[int]]],
+        metadata: Mapping[str, str] = MappingProxyType({"format": "pt"}),
+    ) -> None:
         self.file = file
-        header, self.places = _lay_out(file, tensors)
+        header, self.places = _lay_out(file, tensors, metadata)
         self.size = len(header) + sum(length for _, length in self.places.values())
         try:
             self.descriptor = os.open(file, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o666)
@@ -76,7 +81,7 @@ class Writer:
 
 
 def _lay_out(
-    file: Path, tensors: Mapping[str, tuple[torch.dtype, Sequence[int]]]
+    file: Path, tensors: Mapping[str, tuple[torch.dtype, Sequence[int]]], metadata: Mapping[str, str]
 ) -> tuple[bytes, dict[str, tuple[int, int]]]:
     """The header of a file, and where each tensor's bytes start and how many they are."""
     for name, (dtype, _) in tensors.items():
@@ -85,7 +90,7 @@ def _lay_out(
                 f"tensor {name!r} of {file} has the dtype {dtype}, which safetensors files do not have"
             )
     ordered = sorted(tensors, key=lambda name: (-_ORDER[_NAMES[tensors[name][0]]], name.encode()))
-    entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    entries: dict[str, object] = {"__metadata__": dict(metadata)}
     lengths, offset = {}, 0
     for name in ordered:
         dtype, shape = tensors[name]

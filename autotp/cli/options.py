@@ -33,6 +33,7 @@ def complete_hardware(context: click.Context, param: click.Parameter, incomplete
 model_argument = click.argument("model", shell_complete=complete_model)
 tp_option = click.option("--tp", type=int, required=True, metavar="N", help="Number of tensor-parallel ranks.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else, on standard output.")
+overwrite_option = click.option("--overwrite", is_flag=True, help="Replace what this command wrote there before.")
 rules_option = click.option(
     "--rules",
     multiple=True,
@@ -78,8 +79,8 @@ def read_plan(path: Path, what: str) -> Plan:
     """Read a plan. Raises PlanError if that is impossible."""
     try:
         return Plan.load(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"cannot read {what} {path}: {error}") from error
+    except PlanError as error:
+        raise type(error)(f"{what}: {error}") from error
 
 
 def _plain(context: click.Context, param: click.Parameter, value: bool) -> None:

@@ -10,8 +10,7 @@ from ..api import check_size
 from ..planner.plan import Plan
 from ..report import byte_size, make_console
 from ..shards import shard
-from .options import tp_option
-from .verify import load as read_plan
+from .options import overwrite_option, read_plan, tp_option
 
 
 @click.command("shard", epilog="MODEL is the folder of a checkpoint, or a model id in the local cache.")
@@ -21,7 +20,8 @@ from .verify import load as read_plan
 @click.option(
     "--plan", "plan_file", type=click.Path(path_type=Path), metavar="FILE", help="A plan of autotp plan --out."
 )
-def shard_command(model: str, out: Path, tp: int, plan_file: Path | None) -> None:
+@overwrite_option
+def shard_command(model: str, out: Path, tp: int, plan_file: Path | None, overwrite: bool) -> None:
     """Cut the checkpoint MODEL for N ranks into the folder OUT, one folder a rank.
 
     Each rank then reads its own folder and nothing else: autotp.from_pretrained(OUT). Needs no GPU and no other process, and
@@ -33,7 +33,7 @@ def shard_command(model: str, out: Path, tp: int, plan_file: Path | None) -> Non
       autotp shard ./checkpoint ./checkpoint-tp8 --tp 8 --plan plan.json
     """
     check_size(tp)
-    plan: Plan | None = None if plan_file is None else read_plan(plan_file)
-    shard(model, out, tp, plan=plan)
+    plan: Plan | None = None if plan_file is None else read_plan(plan_file, "--plan")
+    shard(model, out, tp, plan=plan, overwrite=overwrite)
     sizes = [sum(file.stat().st_size for file in folder.iterdir()) for folder in sorted(out.glob(f"rank-*-of-{tp}"))]
     make_console().print(f"{out}: {tp} ranks, {byte_size(max(sizes))} each")

@@ -9,13 +9,21 @@ import click
 from torch import nn
 from transformers import PretrainedConfig
 
-from ..errors import PlanError, UsageError
+from ..errors import UsageError
 from ..huggingface import models
 from ..huggingface.tiny import names_a_type, tiny_config
-from ..planner.plan import Plan
 from ..report import make_console, number, verification
 from ..verify import verify
-from .options import MODEL_HELP, json_option, model_argument, rules_option, sequence_option, tp_option, working
+from .options import (
+    MODEL_HELP,
+    json_option,
+    model_argument,
+    read_plan,
+    rules_option,
+    sequence_option,
+    tp_option,
+    working,
+)
 
 LARGEST = 300_000_000  # parameters; simulated ranks hold several float64 copies of them
 
@@ -60,7 +68,7 @@ def verify_command(
     """
     if tiny and plan_file is not None:
         raise UsageError("give --tiny or --plan, not both: a plan fits one model, and the small one is another")
-    plan = load(plan_file) if plan_file is not None else None
+    plan = read_plan(plan_file, "--plan") if plan_file is not None else None
     if plan is None and not tiny and names_a_type(model):
         click.echo(f"{model} is a type, not a checkpoint: verifying a small model of it", err=True)
         tiny = True
@@ -96,11 +104,3 @@ def small_model(config: PretrainedConfig) -> nn.Module:
             f"cannot make a small model of type {config.model_type} ({textwrap.shorten(str(error), 150)}); "
             "write a small config.json and verify that"
         ) from error
-
-
-def load(path: Path) -> Plan:
-    """Read a plan. Raises PlanError if that is impossible."""
-    try:
-        return Plan.load(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"cannot read --plan {path}: {error}") from error

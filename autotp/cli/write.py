@@ -17,7 +17,7 @@ import transformers
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, TextStreamer
 from transformers.generation.streamers import BaseStreamer
 
-from ..errors import UsageError
+from ..errors import UsageError, in_one_line
 from ..huggingface.generation import cache_bytes
 from ..weights import from_pretrained
 
@@ -120,9 +120,9 @@ def load_model(source: str, dtype: str) -> PreTrainedModel:
 def load_tokenizer(source: str) -> PreTrainedTokenizerBase:
     """The tokenizer beside a model. Raises UsageError if there is none."""
     try:
-        return AutoTokenizer.from_pretrained(_folder(source))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{source} has no tokenizer that can be read: {error}") from error
+        return AutoTokenizer.from_pretrained(_folder(source), trust_remote_code=False)
+    except Exception as error:  # whatever the many kinds of tokenizers say to their files
+        raise UsageError(f"{source} has no tokenizer that can be read: {in_one_line(error)}") from error
 
 
 def _folder(source: str) -> str:

@@ -52,6 +52,11 @@ def _saved(peft: Any, model: Any, tensors: dict[str, torch.Tensor], adapter: str
     return list(found.values())
 
 
+def is_adapters(name: str) -> bool:
+    """Returns if a file of a folder holds or describes adapters, so that new ones take its place."""
+    return name.startswith("adapter_")
+
+
 def write_adapters(model: Any, folder: Path, tensors: dict[str, torch.Tensor]) -> None:
     """Write the files that peft writes for its adapters."""
     type(model).save_pretrained(model, str(folder), state_dict=tensors)

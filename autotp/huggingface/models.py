@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -16,7 +15,9 @@ from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedMode
 from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from ..capture.suitable import check_suitable
 from ..errors import AutotpError, UsageError, in_one_line, nearest
+from ..outside import brief, parse_json, read_text
 from . import attention as attention  # its table is known from here on
 from . import experts as experts  # and this one
 
@@ -51,29 +52,33 @@ def config_of(source: str | Path) -> PretrainedConfig:
         return AutoConfig.for_model(name)
     if "/" in name:
         try:
-            return AutoConfig.from_pretrained(name)
+            return AutoConfig.from_pretrained(name, trust_remote_code=False)
         except (OSError, ValueError) as error:
             raise UsageError(f"{name!r} is no folder, and no model of that id can be read: {error}") from error
     raise UsageError(f"{name!r} is no folder, no config.json and no model type{nearest(name, CONFIG_MAPPING.keys())}")
 
 
 def _config_from_file(path: Path) -> PretrainedConfig:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
-        raise UsageError(f"cannot read {path}: {error}") from error
+    data = parse_json(read_text(path, UsageError), str(path), UsageError, strict=False)
+    if not isinstance(data, dict):
+        raise UsageError(f"{path} is {brief(data)}; expected an object with the settings of a model")
     kind = data.get("model_type")
-    if kind not in CONFIG_MAPPING:
-        raise UsageError(f"{path} has the model_type {kind!r}{nearest(str(kind), CONFIG_MAPPING.keys())}")
-    return CONFIG_MAPPING[kind].from_dict(data)
+    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
+        raise UsageError(f"{path} has the model_type {brief(kind)}{nearest(str(kind), CONFIG_MAPPING.keys())}")
+    try:
+        return CONFIG_MAPPING[kind].from_dict(data)
+    except Exception as error:  # whatever transformers says to the settings
+        raise UsageError(f"{path} is no configuration of a {kind}: {in_one_line(error)}") from error
 
 
 def model_class(config: PretrainedConfig) -> Any:
     """The class a configuration names, else the first head its type has (sequence-to-sequence where there are two stacks,
     causal, masked, image)."""
-    for name in getattr(config, "architectures", None) or ():
-        if hasattr(transformers, name):
-            return getattr(transformers, name)
+    named = getattr(config, "architectures", None)
+    for name in named if isinstance(named, (list, tuple)) else ():
+        kind = getattr(transformers, name, None) if isinstance(name, str) else None
+        if isinstance(kind, type) and issubclass(kind, PreTrainedModel):
+            return kind
     for mapping in (*(_TWO_STACKS if config.is_encoder_decoder else ()), *_HEADS):
         if type(config) in mapping:
             found = mapping[type(config)]
@@ -104,6 +109,7 @@ def builder(model: nn.Module) -> Callable[[], nn.Module] | None:
 def resolve(source: Any) -> nn.Module:
     """The module a user means; one without weights for anything that is not a module. Raises UsageError for nothing known."""
     if isinstance(source, nn.Module):
+        check_suitable(source)
         return source
     if isinstance(source, (str, Path)):
         source = config_of(source)

@@ -19,7 +19,7 @@ from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 
 from ..capture.clone import on_meta
 from ..checkpoint.folder import CANDIDATES
-from ..errors import CheckpointError, UsageError
+from ..errors import AutotpError, CheckpointError, UsageError, in_one_line
 from .models import model_class
 from .quantized import dequantizing
 
@@ -90,10 +90,16 @@ def load_dense(
             )
         except ImportError as error:
             raise UsageError(f"transformers needs more to load {folder}: {error}") from error
+        except AutotpError:
+            raise
         except RuntimeError as error:
             line = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
             raise CheckpointError(
                 f"transformers cannot convert the checkpoint {folder} to a {kind.__name__}: {line}"
+            ) from error
+        except Exception as error:  # whatever the model's own code says to the configuration
+            raise UsageError(
+                f"transformers cannot build the {kind.__name__} of {folder / 'config.json'}: {in_one_line(error)}"
             ) from error
     _check(folder, kind.__name__, tensors, info)
     if config is not given:
@@ -128,7 +134,10 @@ def _file(folder: Path, tensors: Mapping[str, Any], name: str) -> Path:
 
 def _generation_config(folder: Path, model: Any) -> GenerationConfig:
     if (folder / "generation_config.json").is_file():
-        return GenerationConfig.from_pretrained(folder)
+        try:
+            return GenerationConfig.from_pretrained(folder)
+        except Exception as error:  # whatever transformers says to the settings
+            raise CheckpointError(f"cannot read {folder / 'generation_config.json'}: {in_one_line(error)}") from error
     try:
         return GenerationConfig.from_pretrained(folder, config_file_name="config.json", _from_model_config=True)
     except OSError:

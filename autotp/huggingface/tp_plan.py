@@ -7,7 +7,6 @@ on real ranks.
 from __future__ import annotations
 
 import inspect
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ from typing import Any
 from torch import nn
 
 from ..errors import PlanError, UsageError, nearest
+from ..outside import parse_json, read_text
 from ..planner.cost import Hardware, wire_bytes
 from ..planner.plan import CollectivePlan, ParameterPlan, Plan, UnitPlan
 
@@ -61,10 +61,7 @@ def own_styles(model: nn.Module) -> dict[str, str]:
 
 def read_styles(path: Path) -> dict[str, str]:
     """Styles from a JSON file of a `tp_plan`. Raises UsageError if it is none."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read --against {path}: {error}") from error
+    data = parse_json(read_text(path, UsageError), f"--against {path}", UsageError)
     if not isinstance(data, dict) or not all(isinstance(style, str) for style in data.values()):
         raise UsageError(f"--against {path} is no tp_plan; it should be an object of styles by module path")
     return data

@@ -18,7 +18,7 @@ from typing import Any
 import sympy
 import torch
 
-from ..axes.rules import RULES, read_toml
+from ..axes.rules import RULES, read_rules
 from ..errors import UsageError, nearest
 
 RING = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0}
@@ -60,15 +60,30 @@ def wire_bytes(kind: str, size: float, ranks: int) -> float:
 
 
 DEFAULT_HARDWARE = "h100-nvlink-8"
+_RATE = {"type": "number", "exclusiveMinimum": 0, "maximum": 1e12, "description": "a number above 0"}
+_TIME = {"type": "number", "minimum": 0, "maximum": 1e12, "description": "a number of at least 0"}
+_NODE = {
+    "type": "object",
+    "properties": {
+        "gpus": {"type": "integer", "minimum": 1, "maximum": 2**20, "description": "a whole number of at least 1"},
+        **dict.fromkeys(("tflops_bf16", "memory_gib", "memory_gbps", "link_gbps"), _RATE),
+        **dict.fromkeys(("latency_us", "hop_us"), _TIME),
+        "source": {"type": "string", "description": "text"},
+    },
+    "required": ["gpus", "tflops_bf16", "memory_gib", "memory_gbps", "link_gbps", "latency_us"],
+    "additionalProperties": False,
+    "description": "a table such as [my-node]",
+}
+SCHEMA = {"type": "object", "additionalProperties": _NODE, "description": "tables of nodes"}
 
 
 @functools.cache
 def hardware_presets(folders: tuple[Path, ...] = ()) -> Mapping[str, Hardware]:
-    """All nodes of `rules/hardware/*.toml`."""
+    """All nodes of `rules/hardware/*.toml`. Raises RuleError naming file, entry and what is expected."""
     presets: dict[str, Hardware] = {}
     for folder in (RULES, *folders):
         for path in sorted((folder / "hardware").glob("*.toml")):
-            presets.update({name: Hardware(name, **entry) for name, entry in read_toml(path).items()})
+            presets.update({name: Hardware(name, **entry) for name, entry in read_rules(path, SCHEMA).items()})
     return presets
 
 

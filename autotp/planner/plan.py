@@ -5,15 +5,20 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, get_args, get_origin, get_type_hints
+from typing import Self
 
-from ..axes.layout import Layout, factors_of, is_whole, parse_layout
-from ..errors import PlanError
+from ..axes.layout import Layout, ProductLayout, factors_of, is_whole, most_cut, parse_layout
+from ..errors import PlanError, UnsoundPlanError
+from ..outside import brief, parse_json, read_text
+from .records import read_record
 
 VERSION = 1
+MOST_RANKS = 2**20
+PLACEMENTS = ("column", "row", "vocabulary", "expert", "replicated")
 
 
 @dataclass(frozen=True)
@@ -41,9 +46,28 @@ class ParameterPlan:
         layouts = tuple(map(parse_layout, self.layouts))
         if tuple(layout.size for layout in layouts) != self.shape:
             raise PlanError(
-                f"{self.name} has the shape {self.shape}, its layouts {[str(layout) for layout in layouts]}"
+                f"{brief(self.name)} has the shape {self.shape}, its layouts {[str(layout) for layout in layouts]}"
             )
         return layouts
+
+    def check(self) -> None:
+        """Raises PlanError unless the layouts give every element to some rank, and `local_shape` is what they give a rank."""
+        layouts = self.parsed()
+        twice = [factor for factor, count in most_cut(ProductLayout(layouts)).items() if count > 1]
+        if twice:
+            raise UnsoundPlanError(
+                f"{brief(self.name)} is cut twice over the same ranks ({twice[0]}) by {', '.join(self.layouts)}, so that parts"
+                " of it would be on no rank"
+            )
+        local = tuple(layout.local_size for layout in layouts)
+        if self.local_shape != local:
+            raise PlanError(
+                f"{brief(self.name)} has the local_shape {self.local_shape}, its layouts give a rank {local}; write that"
+            )
+        if self.placement not in PLACEMENTS:
+            raise PlanError(
+                f"{brief(self.name)} has the placement {brief(self.placement)}; known: {', '.join(PLACEMENTS)}"
+            )
 
 
 @dataclass(frozen=True)
@@ -122,20 +146,48 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read a plan. Raises PlanError for another version and for anything that is not a plan."""
-        try:
-            data = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise PlanError(f"the plan is no JSON: {error}") from error
+        """Read a plan. Raises PlanError for another version, for anything that is not a plan, and for what no plan can say."""
+        data = parse_json(text, "the plan", PlanError)
         if not isinstance(data, dict) or data.get("version") != VERSION:
             raise PlanError(f"this is no plan of version {VERSION}; make one with autotp.plan(...)")
-        plan: Self = _read(cls, data, "plan")
-        plan.check_layouts()
+        plan: Self = read_record(cls, data, "plan")
+        plan.check()
         return plan
 
-    def check_layouts(self) -> None:
-        """Raises PlanError for a layout that is none, and for mesh factors that are no factors of this plan's ranks."""
+    def check(self) -> None:
+        """Raises PlanError for what no plan of any model can say: numbers that are none, names that are there twice, layouts that
+        do not make up a whole parameter, mesh factors that are no factors of this plan's ranks."""
+        if not 1 <= self.tp <= MOST_RANKS or self.tokens < 1 or self.element_bytes < 1:
+            raise PlanError(
+                f"a plan is for 1 to {MOST_RANKS} ranks, and at least 1 token and 1 byte an element, not for tp {self.tp},"
+                f" tokens {self.tokens} and element_bytes {self.element_bytes}"
+            )
+        _check_once([path for unit in self.units for path in unit.instances], "instance")
+        _check_once([name for name, _ in self._shapes()], "parameter")
+        _check_once([name for names in self.tied for name in names], "tied name")
+        self._check_layouts()
+
+    def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every parameter of the model, by its name there."""
+        return dict(self._shapes())
+
+    def _shapes(self) -> list[tuple[str, tuple[int, ...]]]:
+        inside = (
+            (f"{path}.{parameter.name}" if path else parameter.name, parameter.shape)
+            for unit in self.units
+            for path in unit.instances
+            for parameter in unit.parameters
+        )
+        return [*inside, *((parameter.name, parameter.shape) for parameter in self.outside)]
+
+    def _check_layouts(self) -> None:
         for unit in self.units:
+            if not unit.instances:
+                raise PlanError("a unit of the plan has no instances; name the modules that it is about")
+            if strange := set(unit.collected) - {parameter.name for parameter in unit.parameters}:
+                raise PlanError(f"{brief(unit.instances[0])} collects {brief(min(strange))}, which it does not have")
+            for parameter in unit.parameters:
+                parameter.check()
             factors = {f for layouts in unit.layouts().values() for layout in layouts for f in factors_of(layout)}
             end = 1
             for factor in sorted(factors, key=lambda factor: factor.stride):
@@ -152,8 +204,11 @@ class Plan:
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a plan from a file."""
-        return cls.from_json(Path(path).read_text(encoding="utf-8"))
+        """Read a plan from a file. Raises PlanError naming the file, for one that cannot be read too."""
+        try:
+            return cls.from_json(read_text(Path(path), PlanError))
+        except PlanError as error:
+            raise error if str(path) in str(error) else type(error)(f"{path}: {error}") from error
 
     def unit_of(self, path: str) -> UnitPlan | None:
         """The unit plan of the module at a path."""
@@ -180,27 +235,7 @@ class Plan:
         return whole + outside, local + outside
 
 
-def _read(kind: type[Any], data: Any, where: str) -> Any:
-    """Build a frozen dataclass from plain data, field by field."""
-    if not isinstance(data, dict):
-        raise PlanError(f"{where} should be an object with the fields of {kind.__name__}")
-    known = {field.name: field for field in dataclasses.fields(kind)}
-    strange = data.keys() - known.keys()
-    missing = {n for n, f in known.items() if f.default is dataclasses.MISSING} - data.keys()
-    if strange or missing:
-        raise PlanError(f"{where} has the unknown fields {sorted(strange)} and lacks {sorted(missing)}")
-    hints = get_type_hints(kind)
-    return kind(**{name: _value(hints[name], value, f"{where}.{name}") for name, value in data.items()})
-
-
-def _value(hint: Any, value: Any, where: str) -> Any:
-    """A value of the type a field is declared with: a dataclass, a tuple of one type, or a plain one."""
-    if dataclasses.is_dataclass(hint):
-        return _read(hint, value, where)  # type: ignore[arg-type]
-    if get_origin(hint) is tuple:
-        if not isinstance(value, list):
-            raise PlanError(f"{where} should be a list, not {value!r}")
-        return tuple(_value(get_args(hint)[0], entry, f"{where}[{i}]") for i, entry in enumerate(value))
-    if not isinstance(value, (int, float) if hint is float else hint) or isinstance(value, bool) != (hint is bool):
-        raise PlanError(f"{where} should be of type {hint.__name__}, not {value!r}")
-    return value
+def _check_once(names: Iterable[str], what: str) -> None:
+    """Raises PlanError for a name that is there twice."""
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise PlanError(f"the {what} {brief(twice[0])} is in the plan twice; name each one once")

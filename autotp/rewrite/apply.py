@@ -17,6 +17,7 @@ from ..capture.units import Unit, find_units
 from ..errors import PlanError
 from ..placement.backward import Values
 from ..planner.cost import Workload, hardware
+from ..planner.fits import check_fits
 from ..planner.plan import ParameterPlan, Plan, UnitPlan
 from ..planner.survey import Survey, fingerprint_of
 from ..planner.weigh import Weigher
@@ -144,7 +145,8 @@ def check_plan(model: nn.Module, plan: Plan, size: int) -> None:
         raise PlanError(
             f"the plan is for another model ({plan.model}): parameter names or shapes differ from this {type(model).__name__}"
         )
-    plan.check_layouts()
+    plan.check()
+    check_fits(model, plan, {unit.path: unit.shape for unit in _planned_units(model, plan)})
 
 
 def _planned_units(model: nn.Module, plan: Plan) -> Iterable[Unit]:

@@ -190,22 +190,22 @@ def test_a_folder_without_operators_changes_nothing(tmp_path: Path) -> None:
     [
         (
             '[aten.pointwise]\nlinear_joint = ["add"]',
-            "unknown class 'linear_joint' under aten.pointwise; did you mean 'linear_jointly'?",
+            "unknown key 'linear_joint' in aten.pointwise; did you mean 'linear_jointly'?",
         ),
-        ("[aten.pointwise]\nxyz = []", "unknown class 'xyz' under aten.pointwise; known: linear_each, "),
+        ("[aten.pointwise]\nxyz = []", "unknown key 'xyz' in aten.pointwise; known: linear_each, "),
         (
             '[aten]\nmm = { signatur = "n k, k m -> n m" }',
             "unknown key 'signatur' in aten.mm; did you mean 'signature'?",
         ),
-        ('[aten]\nmm = { whole = "n" }', "aten.mm has no signature, write for example"),
+        ('[aten]\nmm = { whole = "n" }', "aten.mm lacks 'signature'; expected text such as"),
         ('[aten]\nmm = "n k, k m"', "aten.mm: the signature 'n k, k m' needs exactly one '->'"),
         ('[aten]\nmm = { signature = "n k, k m -> n m", whole = "o" }', "aten.mm: 'whole' names 'o'"),
         ("[aten]\nmm = ", "Invalid value (at end of document)"),
-        ("[aten]\nmm = 3", "aten.mm is 3, which should be text or a table"),
-        ("[aten]\nmm = { signature = 3 }", "signature of aten.mm is 3, which should be text"),
+        ("[aten]\nmm = 3", "aten.mm is 3; expected a signature, or a table with one"),
+        ("[aten]\nmm = { signature = 3 }", "aten.mm.signature is 3; expected text"),
         (
             '[aten]\nmm = { signature = "n k, k m -> n m", attends = "no" }',
-            "attends of aten.mm is 'no', which should be true",
+            "aten.mm.attends is 'no'; expected true",
         ),
         ('[function]\nf = "x: a"', "function.f: the signature 'x: a' needs exactly one '->', as in"),
         (
@@ -222,10 +222,13 @@ def test_a_folder_without_operators_changes_nothing(tmp_path: Path) -> None:
             '[function]\nf = { signature = "x: a -> a", zero = "x" }',
             "unknown key 'zero' in function.f; did you mean 'zeros'?",
         ),
-        ('[function]\nf = { signature = "x: a -> a", zero_results = "x" }', "which should be a number of results"),
-        ('aten = "mm"', "aten is 'mm', which should be a table such as [aten]"),
-        ('[aten]\npointwise = ["add"]', "aten.pointwise is ['add'], which should be a table such as [aten.pointwise]"),
-        ('[aten.pointwise]\nother = "add"', "aten.pointwise.other is 'add', which should be a list"),
+        (
+            '[function]\nf = { signature = "x: a -> a", zero_results = "x" }',
+            "zero_results is 'x'; expected a number of results",
+        ),
+        ('aten = "mm"', "aten is 'mm'; expected a table such as [aten]"),
+        ('[aten]\npointwise = ["add"]', "aten.pointwise is ['add']; expected a table such as [aten.pointwise]"),
+        ('[aten.pointwise]\nother = "add"', "aten.pointwise.other is 'add'; expected a list"),
     ],
 )
 def test_a_typo_names_the_file_and_the_entry(tmp_path: Path, text: str, reason: str) -> None:

@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM
 
 import autotp
 from autotp.checkpoint import save
+from autotp.checkpoint.marker import MARKER, WHOLE, Marker
 from autotp.checkpoint.part import Part
 from autotp.errors import AutotpError, CheckpointError, UsageError
 from autotp.huggingface.models import build_model
@@ -49,13 +50,14 @@ def test_a_loaded_model_runs_as_the_dense_one_and_is_saved_for_it(tmp_path: Path
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "tokenizer.json").write_text("{}")
     (tmp_path / "b" / "model-00001-of-00009.safetensors").write_text("of an older, larger save")
+    Marker("autotp.save_pretrained", WHOLE, ("model-00001-of-00009.safetensors",)).save(tmp_path / "b")
     for logits, tied, training, tokens, loaded in run_ranks(load_and_save, 2, tmp_path / "a", tmp_path / "b", None):
         assert torch.allclose(logits, dense_logits(tmp_path / "a"), atol=1e-5)
         assert (tied, training, tokens) == (True, False, 17)
         assert loaded.bytes_read <= loaded.bytes_held < 0.6 * loaded.bytes_of_checkpoint
     assert torch.equal(dense_logits(tmp_path / "b"), dense_logits(tmp_path / "a"))
     names = {path.name for path in (tmp_path / "b").iterdir()}
-    assert names == {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json"}
+    assert names == {MARKER, "config.json", "generation_config.json", "model.safetensors", "tokenizer.json"}
     assert list(tmp_path.glob(".*")) == []
 
 
@@ -176,6 +178,8 @@ def save_badly(source: Path, target: Path) -> list[tuple[str, str]]:
 def test_a_save_that_fails_or_is_not_called_by_all_is_an_error_and_leaves_the_old_one(tmp_path: Path) -> None:
     write("llama", tmp_path / "a")
     write("gpt2", tmp_path / "b")
+    files = tuple(path.name for path in (tmp_path / "b").iterdir())
+    Marker("autotp.save_pretrained", WHOLE, files).save(tmp_path / "b")
     before = {path.name: path.read_bytes() for path in (tmp_path / "b").iterdir()}
     first, second = run_ranks(save_badly, 2, tmp_path / "a", tmp_path / "b")
     full = ("CheckpointError", "cannot write x: No space left on device")

@@ -82,14 +82,17 @@ UNREADABLE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "factor of no ranks": (lambda d: gate(d).update(layouts=["160/2@0", "64"]), r"mesh factor of no ranks"),
     "wrong shape": (
         lambda d: gate(d).update(layouts=["80/4@1", "64"]),
-        r"mlp\.gate_proj\.weight has the shape \(160, 64\), its layouts \['80/4@1', '64'\]",
+        r"mlp\.gate_proj\.weight' has the shape \(160, 64\), its layouts \['80/4@1', '64'\]",
     ),
     "too few dims": (lambda d: gate(d).update(layouts=["160/4@1"]), r"has the shape \(160, 64\), its layouts"),
     "more ranks than there are": (
-        lambda d: gate(d).update(layouts=["160/8@1", "64"]),
+        lambda d: gate(d).update(layouts=["160/8@1", "64"], local_shape=[20, 64]),
         r"model\.layers\.0 overlap or do not make up 4 ranks",
     ),
-    "overlapping factors": (lambda d: gate(d).update(layouts=["160/4@1", "64"]), r"mesh factors 2@1, 2@2, 4@1"),
+    "overlapping factors": (
+        lambda d: gate(d).update(layouts=["160/4@1", "64"], local_shape=[40, 64]),
+        r"mesh factors 2@1, 2@2, 4@1",
+    ),
 }
 
 
@@ -113,7 +116,7 @@ def test_what_is_no_object_is_no_plan(text: str) -> None:
 
 def test_an_edit_that_is_right_can_be_read() -> None:
     """Left whole by hand."""
-    plan = Plan.from_json(edited(lambda d: gate(d).update(layouts=["160", "64"])))
+    plan = Plan.from_json(edited(lambda d: gate(d).update(layouts=["160", "64"], local_shape=[160, 64])))
     unit = plan.unit_of("model.layers.0")
     assert unit is not None
     assert "mlp.gate_proj.weight" not in unit.layouts()

@@ -235,7 +235,8 @@ def edited(plan: Plan, layouts: Mapping[str, tuple[str, ...]]) -> Plan:
     """A plan in which some parameters of every block have other layouts."""
 
     def parameter(entry: ParameterPlan) -> ParameterPlan:
-        return dataclasses.replace(entry, layouts=layouts.get(entry.name, entry.layouts))
+        changed = dataclasses.replace(entry, layouts=layouts.get(entry.name, entry.layouts))
+        return dataclasses.replace(changed, local_shape=tuple(layout.local_size for layout in changed.parsed()))
 
     units = [dataclasses.replace(unit, parameters=tuple(map(parameter, unit.parameters))) for unit in plan.units]
     changed = dataclasses.replace(plan, units=tuple(units))
@@ -275,7 +276,7 @@ UNSOUND: dict[str, tuple[dict[str, tuple[str, ...]], str]] = {
             "input_layernorm.weight": ("64/2@1",),
             "post_attention_layernorm.weight": ("64/2@1",),
         },
-        r"_proj_weight \(self_attn\.\w_proj\.weight\) would be cut twice over the same ranks",
+        r"_proj\.weight' is cut twice over the same ranks",
     ),
 }
 

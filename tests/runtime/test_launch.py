@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -95,3 +96,26 @@ def test_ranks_that_take_too_long_are_ended() -> None:
     with pytest.raises(TimeoutError, match=r"rank \d did not finish within 1 s"):
         run_ranks(time.sleep, 2, 600.0, limit_s=1.0)
     assert not multiprocessing.active_children()
+
+
+def listening(pid: int) -> set[str]:
+    """The addresses, as the system writes them, at which a process waits for connections."""
+    sockets = set()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):  # closed meanwhile
+            sockets.add(os.readlink(entry))
+    tables = [Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6")]
+    lines = [line.split() for table in tables for line in table]
+    return {line[1].rpartition(":")[0] for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in sockets}
+
+
+def who_listens(launcher: int) -> set[str]:
+    total(1.0)
+    return listening(os.getpid()) | listening(launcher)
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="the system does not say who listens where")
+def test_ranks_listen_on_the_loopback_interface_only() -> None:
+    found = set().union(*run_ranks(who_listens, 2, os.getpid()))
+    assert found <= {"0100007F", "00000000000000000000000001000000"}
+    assert found

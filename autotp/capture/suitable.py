@@ -1,0 +1,25 @@
+"""Modules that cannot be looked at as they are: each is refused in one line, before anything is done to it."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from ..errors import UsageError
+
+MSG_SCRIPT = "{name} is a ScriptModule, whose Python is gone, so it cannot be traced; give the module it was made from"
+MSG_LAZY = "{name} is a lazy parameter, without a shape until the first forward; run one forward of the model first"
+MSG_LAYOUT = "{name} is a parameter with the layout {layout}, and only dense ones can be cut; make it dense first"
+
+
+def check_suitable(model: nn.Module) -> None:
+    """Raises UsageError naming the first module or parameter that is of a kind that cannot be traced or cut."""
+    for path, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise UsageError(MSG_SCRIPT.format(name=path or type(module).__name__))
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if is_lazy(tensor):
+            raise UsageError(MSG_LAZY.format(name=name))
+        if isinstance(tensor, nn.Parameter) and tensor.layout is not torch.strided:
+            raise UsageError(MSG_LAYOUT.format(name=name, layout=str(tensor.layout).removeprefix("torch.")))
