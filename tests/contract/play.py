@@ -24,6 +24,7 @@ from autotp.errors import AutotpError
 from autotp.planner.make import make_plan
 from autotp.planner.survey import survey
 from autotp.rewrite.apply import apply_plan, make_compilers
+from autotp.runtime.logits import closed
 from autotp.runtime.ranks import Ranks
 from tests.contract.parts import HIDDEN, Call, Expected, leaf, values
 from tests.contract.world import Process, in_turns, loaded, seed_all
@@ -233,7 +234,7 @@ def _note(place: str, value: Any, found: dict[str, Any], seen: set[int], depth: 
     elif isinstance(value, nn.Parameter):
         pass
     elif isinstance(value, torch.Tensor):
-        found[place] = value.detach().clone()
+        found[place] = closed(value).detach().clone()  # what is cut is a tensor that any use makes whole
         if value.is_leaf and value.grad is not None:
             found[f"{place}.grad"] = value.grad.detach().clone()
     elif depth and id(value) not in seen:
