@@ -32,6 +32,7 @@ from .report.diff import GraphDiff, make_diff
 from .rewrite.again import apply_again, held_layouts, is_changed, values_added
 from .rewrite.apply import apply_plan, check_plan, make_compilers
 from .rewrite.held import ATTRIBUTE, dense_structure
+from .runtime.devices import move, rank_device
 from .runtime.ranks import ProcessRanks, Ranks
 
 # What a user may name as a model: a module, a transformers configuration, a folder, a config.json or a type name.
@@ -138,12 +139,14 @@ def parallelize(
     gather_logits: bool = True,
     sequence_parallel: bool = False,
     sum_in_float32: bool = False,
+    device: torch.device | str | None = None,
     example: Any = None,
     rules: Sequence[str | Path] = (),
 ) -> Model:
     """Make a model one rank's part of a tensor-parallel model, in place, and return it.
 
-    Call it on every rank inside `torchrun`, on equal models. Parameters on the meta device stay there.
+    Call it on every rank inside `torchrun`, on equal models. This rank's part goes onto the accelerator that is its own, which
+    is the current device afterwards; inputs are expected there. Parameters on the meta device stay there.
 
     Call it again after adapters were added to a parallel model, or merged and taken out: what is cut stays as it is, and
     what is new is cut with it. Make the optimizer after that.
@@ -151,10 +154,12 @@ def parallelize(
     Args:
         model: the dense module; its weights may be on any device. For one of peft's, the model within it.
         tp: number of ranks; the world size unless given. It must divide the world size: neighbouring ranks form a group.
-        mesh: a one-dimensional mesh, or one with a dim named "tp", instead of `tp`.
+        mesh: a one-dimensional mesh, or one with a dim named "tp", instead of `tp`. Its groups are the ones used.
         plan: a plan from `autotp.plan`, edited or not; made here unless given.
         gather_logits, sequence_parallel: as for `autotp.plan`; a given plan says it itself.
         sum_in_float32: whether ranks add up bfloat16 and float16 values in float32, which sends twice the planned bytes.
+        device: where this rank computes. Unless given, the accelerator that the model is on or that the mesh or the process group
+            is for, of several the current one or that of number `LOCAL_RANK`; the CPU where there is none.
         example: as for `autotp.plan`.
         rules: as for `autotp.plan`.
 
@@ -169,8 +174,9 @@ def parallelize(
     inner, folders = carrier(model), rule_folders(rules)
     if ATTRIBUTE in inner.__dict__ and is_changed(inner) and plan is None:
         parallelize_again(inner, example, folders)
+        move(model, inner.__dict__[ATTRIBUTE].ranks.device)
         return model
-    ranks = ProcessRanks(group_lines(tp, mesh))
+    ranks = process_ranks(tp, mesh, device, model)
     ranks.sum_in_float32 = sum_in_float32
     if plan is not None:
         check_plan(inner, plan, ranks.size)
@@ -184,8 +190,18 @@ def parallelize(
         plan = with_boundaries(inner, found, plan, examples[0], folders)
     ranks.check_agreement(plan.to_json(), "plans")
     apply_plan(inner, plan, ranks, make_compilers(plan, found, folders))
+    move(model, ranks.device)
     join_ranks(inner, ranks)
     return model
+
+
+def process_ranks(
+    tp: int | None, mesh: DeviceMesh | None, device: torch.device | str | None, model: nn.Module | None = None
+) -> ProcessRanks:
+    """This process among the ranks of its tensor-parallel group, on its device. Raises UsageError for a wrong argument."""
+    lines = group_lines(tp, mesh)
+    line = mesh["tp"] if mesh is not None and mesh.ndim > 1 else mesh
+    return ProcessRanks(lines, rank_device(device, mesh, model), line)
 
 
 def parallelize_again(model: nn.Module, example: Any, folders: tuple[Path, ...]) -> None:
@@ -252,12 +268,17 @@ def group_lines(tp: int | None, mesh: DeviceMesh | None) -> list[list[int]]:
 
 
 def _mesh_lines(mesh: DeviceMesh) -> list[list[int]]:
+    dim = _dim_of(mesh)
+    lines: list[list[int]] = mesh.mesh.movedim(dim, -1).reshape(-1, mesh.size(dim)).tolist()
+    return lines
+
+
+def _dim_of(mesh: DeviceMesh) -> int:
+    """Which dim of a mesh is the tensor-parallel one."""
     names = mesh.mesh_dim_names or ()
     if mesh.ndim > 1 and "tp" not in names:
         raise UsageError(f"a mesh of {mesh.ndim} dims needs one named 'tp', this one has {list(names)}")
-    dim = names.index("tp") if mesh.ndim > 1 else 0
-    lines: list[list[int]] = mesh.mesh.movedim(dim, -1).reshape(-1, mesh.size(dim)).tolist()
-    return lines
+    return names.index("tp") if mesh.ndim > 1 else 0
 
 
 def examples_for(model: nn.Module, example: Any) -> list[Example]:

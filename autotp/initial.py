@@ -62,7 +62,7 @@ def initialize(
         seed: another seed, other values; the same on all ranks.
         build: builds the dense model, with its initial values, anew. Needed for a module that is not from transformers;
             such a one is built from its configuration. Values are drawn in the dtype that it gives them, and become the model's.
-        device: where the weights go; the current GPU under NCCL, else the CPU.
+        device: where the weights go; unless given, where `parallelize` found that this rank computes.
 
     Raises:
         UsageError: the model is not parallel, has values already or is cut by FSDP, `build` makes another model or leaves a

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from .api import examples_for, group_lines, join_ranks, rule_folders
+from .api import examples_for, join_ranks, process_ranks, rule_folders
 from .capture.clone import on_meta
 from .checkpoint import save
 from .checkpoint.agree import share, together
@@ -26,7 +26,7 @@ from .planner.plan import Plan, UnitPlan
 from .planner.survey import survey
 from .rewrite.apply import apply_plan, make_compilers
 from .rewrite.compiler import Compiler
-from .runtime.ranks import ProcessRanks, Ranks
+from .runtime.ranks import Ranks
 
 T = TypeVar("T")
 LOAD, SAVE = "autotp.from_pretrained", "autotp.save_pretrained"
@@ -57,7 +57,7 @@ def from_pretrained(
         dtype: of the weights; what transformers takes unless given: that of the configuration, else of the checkpoint.
         plan: a plan from `autotp.plan`. Unless given, rank 0 makes it, and keeps it in `$AUTOTP_CACHE` (`~/.cache/autotp/plans`
             unless set) for the next time an equal model is loaded.
-        device: where the weights go; the current GPU under NCCL, else the CPU.
+        device: where this rank computes and its weights go, as for `autotp.parallelize`.
         rules: as for `autotp.plan`.
 
     Raises:
@@ -65,16 +65,14 @@ def from_pretrained(
             names file and tensor and is the same on all ranks; no rank has computed anything then.
         UsageError: no process group, or a wrong argument. PlanError: the plan is for another model or group.
     """
-    ranks, folders = ProcessRanks(group_lines(tp, mesh)), rule_folders(rules)
-    where = None if device is None else torch.device(device)
-    return place(lambda: open_checkpoint(source, dtype), ranks, plan, where, folders)
+    ranks, folders = process_ranks(tp, mesh, device), rule_folders(rules)
+    return place(lambda: open_checkpoint(source, dtype), ranks, plan, folders)
 
 
 def place(
     opening: Callable[[], Opened],
     ranks: Ranks,
     plan: Plan | None = None,
-    device: torch.device | None = None,
     rules: tuple[Path, ...] = (),
 ) -> Any:
     """Open a checkpoint, make its model one rank's part of a parallel one, and read that part.
@@ -103,8 +101,7 @@ def place(
         if opened().plan is not None:
             tensors, layouts = part_of_rank(opened(), ranks.rank), {}
         looked_at = sum(tensor.nbytes for tensor in opened().computed_from.values())
-        where = device or ranks.device
-        return str(fill(model, tensors, layouts, ranks, where, opened().nbytes, looked_at).bytes_read)
+        return str(fill(model, tensors, layouts, ranks, ranks.device, opened().nbytes, looked_at).bytes_read)
 
     read_by = [int(text) for text in share(ranks, LOAD, read)]
     if ranks.rank == 0:

@@ -2,7 +2,8 @@
 
     python benchmarks/gpu.py
 
-First a small model on an NCCL group of one, which must compute what the dense one does. Then one rank's shard of 8B- and
+First the README's quick start, word for word, on a rank for each GPU; then a small model on a group of one, which must compute
+what the dense one does. Then one rank's shard of 8B- and
 70B-shaped Llama blocks at tp 8, in bf16 with sdpa: reading a prompt, writing a token with a static cache, and a training
 step. The group is torch's fake one, so the time is a rank's own work without the wire. It stands beside the dense eager
 block divided by 8, which no split can beat on compute alone, but compilation and CUDA graphs can.
@@ -13,8 +14,12 @@ Several blocks run in turn, as in a model, so that the weights of one do not wai
 from __future__ import annotations
 
 import argparse
+import os
+import re
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -36,6 +41,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import autotp
 from autotp.checkpoint.full import state_of
 
+ROOT = Path(__file__).parents[1]
 TP = 8
 MODES = ("eager", "graphed", "compiled", "compiled, graphed")
 
@@ -83,6 +89,7 @@ def main() -> int:
     if device.type == "cpu":
         torch.set_num_threads(1)
     shapes, work = (SHAPES, WORK) if device.type == "cuda" else (SMALL_SHAPES, SMALL_WORK)
+    print(quick_start(device))
     print(group_of_one(device))
     table, failures = Table(title=title(device, work), title_justify="left"), dict[str, str]()
     for column in ("block", "step", "dense eager", f"over {TP}", *MODES, "best is"):
@@ -103,6 +110,25 @@ def title(device: torch.device, work: Work) -> str:
         f"{where}, torch {torch.__version__}, transformers {transformers.__version__}: milliseconds a block on one rank of "
         f"{TP}, without the wire; prompt 1 x {work.prompt}, token {work.batch} x 1 after {work.past}"
     )
+
+
+def quick_start(device: torch.device) -> str:
+    """The first example of the README under torchrun, on a small checkpoint. Raises SystemExit if it fails."""
+    ranks = torch.accelerator.device_count() if device.type == "cuda" else 1
+    found = re.search(
+        r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+    assert found is not None
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "quickstart.py").write_text(found[1])
+        build(Shape("", 256, 512, 8, 4), 2, device).save_pretrained(Path(folder, "checkpoint"))
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+        paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        environment = {**os.environ, "PYTHONPATH": paths, "AUTOTP_CACHE": folder}
+        done = subprocess.run([*launcher, "quickstart.py"], cwd=folder, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"the quick start fails on {ranks} ranks:\n{done.stderr[-4000:]}")
+    return f"quick start, ranks: {ranks}"
 
 
 def group_of_one(device: torch.device) -> str:

@@ -50,7 +50,7 @@ def _has_kernel(*operands: torch.Tensor) -> bool:
     first = operands[0]
     if first.dtype not in KERNELS or not first.shape[0]:
         return False
-    if first.is_cuda and torch.cuda.get_device_capability(first.device) < (8, 0):
+    if not first.is_cpu and not (first.is_cuda and torch.cuda.get_device_capability(first.device) >= (8, 0)):
         return False
     return all(_is_aligned(operand) for operand in operands)
 

@@ -19,6 +19,8 @@ from torch.utils import _pytree as pytree
 
 from ..errors import TraceError
 from .clone import bare, clone
+from .contract.modes import Modes
+from .contract.observer import Observer
 from .functions import FunctionRules, opaque_functions
 from .grouped import GroupedProducts
 from .opaque import CONSTANTS, copy_opaque, tensors_of
@@ -131,7 +133,7 @@ class _Recorder:
         self.fakes: dict[int, torch.Tensor] = {}
         self.owners: dict[int, str] = {}
         self.read: dict[int, torch.Tensor] = {}  # by identity; kept alive, so that no identity is used again
-        self.model = self._twin(model, units)
+        self.dense, self.model = model, self._twin(model, units)
 
     def _twin(self, model: nn.Module, units: Sequence[Unit]) -> nn.Module:
         by_module: dict[int, Unit] = {}
@@ -234,7 +236,8 @@ class _Recorder:
         fake_args, fake_kwargs = copy_opaque((args, dict(kwargs)), self._fake)
         mode = _own_random_state() if self.real else self.symbols.mode
         opaque = opaque_functions(_only_shapes, self.model, self.functions)
-        with torch.enable_grad(), opaque, mode, GroupedProducts(), Outside():
+        observer = Observer(self.model, self.dense, frozenset(), Modes())  # what the run writes is put back
+        with torch.enable_grad(), opaque, mode, GroupedProducts(), Outside(), observer.watching(lenient=True):
             self.recording.result = self.model(*fake_args, **fake_kwargs)
         # Whatever class holds them: the caller reads what a model returns.
         self._note_read(list(tensors_of(self.recording.result)))

@@ -20,7 +20,7 @@ _CONSTANTS = (*CONSTANTS, type, Position)
 
 @dataclass(frozen=True)
 class CallSite:
-    """One flattened call: `leaves` holds constants, and markers where a tensor or a handle goes."""
+    """One flattened call: `leaves` holds constants, and markers where a tensor or a handle goes; `device` has the parameters."""
 
     key: tuple[Any, ...]
     leaves: tuple[Any, ...]
@@ -28,6 +28,7 @@ class CallSite:
     tensors: list[torch.Tensor]
     numbers: list[int]
     handles: list[Any]
+    device: torch.device | None = None
 
     def paths(self, kind: str) -> list[str]:
         """Where in the call each tensor, number or handle is, as text."""
@@ -63,7 +64,7 @@ def _is_leaf(value: Any) -> bool:
     return not isinstance(value, _CONTAINERS)
 
 
-_CASTING = ("cuda", "cpu")
+_CPU = torch.device("cpu")  # also what a trace takes for the place of tensors that have none
 _specs: dict[Any, pytree.TreeSpec] = {}
 _MOST_SPECS = 4096
 
@@ -113,7 +114,7 @@ def first_parameter(module: nn.Module) -> tuple[dict[str, nn.Parameter | None], 
 
 def autocast_dtype(device: str) -> torch.dtype | None:
     """The dtype that operators on a device are cast to, if they are."""
-    on = device in _CASTING and torch.is_autocast_enabled(device)
+    on = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
     return torch.get_autocast_dtype(device) if on else None
 
 
@@ -126,9 +127,11 @@ def call_site(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any
     leaves: list[Any] = []
     place = first_parameter(module)
     state = None if place is None else place[0][place[1]]
-    dtype = None if state is None else state.dtype
+    dtype, device = (None, None) if state is None else (state.dtype, state.device)
+    if device is not None and device.type == "meta":
+        device = None
     autocast = None if state is None else autocast_dtype(state.device.type)
-    key: list[Any] = [structure, module.training, torch.is_grad_enabled(), autocast, dtype]
+    key: list[Any] = [structure, module.training, torch.is_grad_enabled(), autocast, dtype, device or _CPU]
     for leaf in flat:
         if isinstance(leaf, torch.Tensor):
             leaves.append(_slot("tensor", len(tensors)))
@@ -148,7 +151,7 @@ def call_site(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any
                 handles.append(leaf)
             leaves.append(_slot("handle", known))
             key.append((type(leaf), known))
-    return CallSite(tuple(key), tuple(leaves), spec, tensors, numbers, handles)
+    return CallSite(tuple(key), tuple(leaves), spec, tensors, numbers, handles, device)
 
 
 class VaryingDims:
@@ -158,8 +161,9 @@ class VaryingDims:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, int], list[int]] = {}
-        self._varying: dict[tuple[str, int], set[int]] = {}
+        # By the place in the call and the number of dims, which a number, unlike a tensor, has not.
+        self._seen: dict[tuple[str, int | None], list[int]] = {}
+        self._varying: dict[tuple[str, int | None], set[int]] = {}
         self._read: dict[str, HandleGuard] = {}
         self._varying_reads: dict[str, HandleRead] = {}
 
@@ -168,12 +172,12 @@ class VaryingDims:
         for path, tensor in zip(site.paths("tensor"), site.tensors, strict=True):
             self._compare((path, tensor.dim()), [int(size) for size in tensor.shape])
         for path, number in zip(site.paths("number"), site.numbers, strict=True):
-            self._compare((path, 0), [number])
+            self._compare((path, None), [number])
         for name, guard in self._read.items():
             if name not in self._varying_reads and not guard.holds(site.handles, positions):
                 self._varying_reads[name] = guard.read
 
-    def _compare(self, place: tuple[str, int], sizes: list[int]) -> None:
+    def _compare(self, place: tuple[str, int | None], sizes: list[int]) -> None:
         before = self._seen.setdefault(place, sizes)
         self._varying.setdefault(place, set()).update(
             i for i, (old, new) in enumerate(zip(before, sizes, strict=True)) if old != new
@@ -197,7 +201,7 @@ class VaryingDims:
 
     def of_number(self, path: str) -> bool:
         """Returns if the number at this place varies."""
-        return bool(self._varying.get((path, 0)))
+        return bool(self._varying.get((path, None)))
 
     def reads(self) -> tuple[HandleRead, ...]:
         """The numbers read from objects that vary."""

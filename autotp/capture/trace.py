@@ -153,7 +153,8 @@ class _Tracer:
         functions: FunctionRules,
         numbers_vary: bool,
     ) -> None:
-        device = next((t.device for t in site.tensors if t.device.type != "meta"), None)
+        devices = [site.device, *(tensor.device for tensor in site.tensors)]
+        device = next((each for each in devices if each is not None and each.type != "meta"), None)
         self.site, self.symbols = site, Symbols(device)
         self.module, self.live, self.functions = clone(module, hooks=True), live, functions
         self.position_names = frozenset(unit.positions)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from .localise import localise
 from .opaque import expect_local_shapes
 from .picks import pick_local_parts
 
+_NUMBER_OF_DEVICE = re.compile(r"(device\(type='\w+'), index=\d+\)")
 _SENDING = ("all_reduce", "all_gather", "reduce_scatter", "gather_positions", "take_positions")
 
 
@@ -37,11 +39,10 @@ class Program:
     cut: int | None = None
 
     def describe(self) -> str:
-        """The code and what each inserted collective does: equal texts, equal programs."""
+        """The code, but for the numbers of devices, and what each inserted collective does: equal texts, equal programs."""
         inserted = [str(node.meta["collective"]) for node in self.graph.nodes if "collective" in node.meta]
-        return "\n".join(
-            [self.code, *inserted, *(f"{name}: {list(map(str, own))}" for name, own in self.layouts.items())]
-        )
+        code = _NUMBER_OF_DEVICE.sub(r"\1)", self.code)
+        return "\n".join([code, *inserted, *(f"{name}: {list(map(str, own))}" for name, own in self.layouts.items())])
 
     def groups(self) -> list[Factors]:
         """The mesh factors that collectives of this program run over, in the order of the program."""

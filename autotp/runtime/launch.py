@@ -30,12 +30,15 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, launch_agent
 
 from ..errors import RankError
+from .devices import backend_of_machine
 
 T = TypeVar("T")
 HOST = "127.0.0.1"
 POLL_S = 0.05
 # What torch's agent puts into a rank's environment; the rest of it is the launching process's.
-SET_BY_AGENT = re.compile(r"(\w+_)?(RANK|WORLD_SIZE|ROLE_NAME)|(MASTER|TORCHELASTIC|TORCH_NCCL)_\w+")
+SET_BY_AGENT = re.compile(
+    r"(\w+_)?(RANK|WORLD_SIZE|ROLE_NAME)|(MASTER|TORCHELASTIC)_\w+|TORCH_\w+_ASYNC_ERROR_HANDLING"
+)
 # What the launcher answers by ending the ranks: SIGINT here, the others in torch's agent.
 AGENT_SIGNALS = ("SIGTERM", "SIGHUP", "SIGQUIT")
 # A collective whose peer has gone raises a RuntimeError. A rank with one stays this much longer, so that the launcher,
@@ -231,13 +234,10 @@ def stay_on_this_host() -> None:
 def join_group(timeout_s: float, backend: str | None = None) -> None:
     """Join the process group that torch's launcher (this module or `torchrun`) has described in the environment.
 
-    The backend is NCCL, with a GPU for each rank of this host, or gloo where there are not enough of them.
+    Unless one is given, the backends are those of this machine's accelerators and of the CPU, or the CPU's alone where there is
+    not an accelerator for each of its ranks.
     """
-    if backend is None:
-        gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        backend = "nccl" if gpus >= int(os.environ["LOCAL_WORLD_SIZE"]) else "gloo"
-    if backend == "nccl":
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    backend = backend or backend_of_machine(int(os.environ["LOCAL_WORLD_SIZE"]))
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
 
 

@@ -1,8 +1,8 @@
 """Random numbers of cut values: another draw on every rank that holds another slice, all of them from the one seed.
 
-The ranks' generators are in step. A rank's draw for a slice begins where a number from that common state and the rank's
-position say, and leaves the generator where every rank's draw leaves it. So whoever restores the state, as checkpointing
-does, draws the same again.
+The ranks' generators are in step. A rank's draw for a slice begins where that common state and the rank's position say, and
+leaves the generator where every rank's draw leaves it. So whoever restores the state, as checkpointing does, draws the
+same again. A generator's state is on the host, whatever it draws for: nothing waits for a device.
 """
 
 from __future__ import annotations
@@ -15,34 +15,33 @@ from contextlib import contextmanager
 import torch
 
 
+def state_of(device: torch.device) -> torch.Tensor:
+    """The state of the generator that operators on a device draw from by themselves."""
+    if device.type == "cpu":
+        return torch.get_rng_state()
+    return torch.get_device_module(device).get_rng_state(device)
+
+
+def set_state(device: torch.device, state: torch.Tensor) -> None:
+    """Let the generator of a device go on from a state."""
+    if device.type == "cpu":
+        torch.set_rng_state(state)
+    else:
+        torch.get_device_module(device).set_rng_state(state, device)
+
+
 @contextmanager
 def apart(position: int, device: torch.device) -> Iterator[None]:
     """Draw, inside, what the rank at a position draws by itself."""
-    if device.type == "cuda":
-        with _apart_on_gpu(position, torch.cuda.default_generators[device.index]):
-            yield
-        return
-    generator = torch.default_generator
-    number = int(torch.randint(2**62, (), generator=generator, device="cpu"))
-    common = generator.get_state()
-    generator.manual_seed(_mixed(number, position))
+    common = state_of(device)
+    torch.rand((), device=device)  # every rank goes on from behind this draw
+    after = state_of(device)
+    own = torch.Generator(device).manual_seed(_mixed(common.numpy().tobytes(), position))
+    set_state(device, own.get_state())
     try:
         yield
     finally:
-        generator.set_state(common)
-
-
-@contextmanager
-def _apart_on_gpu(position: int, generator: torch.Generator) -> Iterator[None]:
-    """The same from the seed and the offset, which the host knows: nothing waits for the device."""
-    seed, offset = generator.initial_seed(), generator.get_offset()
-    generator.manual_seed(_mixed(seed, offset, position))
-    try:
-        yield
-    finally:
-        drawn = generator.get_offset()
-        generator.manual_seed(seed)
-        generator.set_offset(offset + drawn)
+        set_state(device, after)
 
 
 _SEEDING = threading.RLock()
@@ -61,5 +60,5 @@ def seeded(*numbers: int) -> Iterator[None]:
             generator.set_state(before)
 
 
-def _mixed(*numbers: int) -> int:
-    return int.from_bytes(hashlib.sha256(repr(numbers).encode()).digest()[:7], "big")
+def _mixed(*parts: object) -> int:
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:7], "big")

@@ -19,6 +19,9 @@ from torch.distributed.tensor import DTensor, Shard
 from ..axes.layout import Factor, Factors, coordinate, parts_of, peers
 from ..errors import PlacementError, UsageError
 from . import operators
+from .devices import CPU, check_backend
+from .groups import Group, free_unused, given_group, group_of, timeout_of
+from .randomness import set_state, state_of
 from .shared import HostGroup
 
 PrefixStore = dist.PrefixStore  # type: ignore[attr-defined]
@@ -54,8 +57,9 @@ class Ranks:
     # Which of several equal groups this is, with other data for each, and how many there are.
     replica, replicas = 0, 1
 
-    def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.size = rank, size
+    def __init__(self, rank: int, size: int, device: torch.device = CPU) -> None:
+        """`device` is where this rank computes."""
+        self.rank, self.size, self.device = rank, size, device
         self.sum_in_float32 = False
         self._log: CollectiveLog | None = None
 
@@ -124,11 +128,6 @@ class Ranks:
         group of collectives is needed yet, by the store that the ranks met at. Ranks that are threads of one process draw
         from the same ones already."""
 
-    @property
-    def device(self) -> torch.device:
-        """Where small tensors for the ranks' own agreements live."""
-        return torch.device("cpu")
-
     def exchange(self, text: str, what: str, timeout_s: float) -> list[str]:
         """The text of every rank, in rank order. Takes no collective, so a rank that never comes does not hang the others.
 
@@ -171,23 +170,24 @@ class ProcessRanks(Ranks):
 
     are_processes = True
 
-    def __init__(self, lines: Sequence[Sequence[int]]) -> None:
-        """`lines` are the global ranks of every tensor-parallel group; this process is in exactly one of them."""
+    def __init__(
+        self, lines: Sequence[Sequence[int]], device: torch.device = CPU, mesh: DeviceMesh | None = None
+    ) -> None:
+        """`lines` are the global ranks of every tensor-parallel group; this process is in exactly one of them, which is that
+        of the mesh, of one dim, if there is one."""
         me = dist.get_rank()
         mine = next((line for line in lines if me in line), None)
         if mine is None:
             raise UsageError(f"rank {me} is in none of the tensor-parallel groups {list(map(list, lines))}")
-        super().__init__(list(mine).index(me), len(mine))
+        super().__init__(list(mine).index(me), len(mine), device)
+        if self.size > 1:
+            check_backend(device)
         self.lines = [list(line) for line in lines]
         self.line = list(mine)
         self.replica, self.replicas = self.lines.index(self.line), len(self.lines)
-        self._groups: dict[Factors, dist.ProcessGroup] = {}
-        self._host_groups: dict[Factors, HostGroup | None] = {}
-
-    @property
-    def device(self) -> torch.device:
-        on_gpu = dist.get_backend() == "nccl"
-        return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+        self._given = mesh
+        self._groups: dict[Factors, Group] = {}
+        free_unused()
 
     def prepare(self, over: Iterable[Factors], device: torch.device) -> None:
         for factors in over:
@@ -202,44 +202,46 @@ class ProcessRanks(Ranks):
 
     @functools.cached_property
     def mesh(self) -> DeviceMesh:
-        """The group as a mesh of one dim, named `tp`."""
+        """The group as a mesh of one dim: the one given, else one named `tp`."""
+        if self._given is not None:
+            return self._given
         group = self.group((Factor(self.size, 1),))
         return DeviceMesh.from_group(group, self.device.type, mesh=self.line, mesh_dim_names=("tp",))
 
     def share_random_state(self, *, by_store: bool = False) -> None:
-        on_gpu = self.device.type == "cuda"
-        states = [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if on_gpu else [])]
+        devices = dict.fromkeys((CPU, self.device))
+        states = [state_of(device) for device in devices]
         if by_store:
             text = json.dumps([state.tolist() for state in states]) if self.rank == 0 else ""
-            patience = _timeout_of(dist.group.WORLD).total_seconds()
+            patience = timeout_of(dist.group.WORLD).total_seconds()
             said = self.exchange(text, "the function that makes the model parallel", patience)
             states = [torch.tensor(state, dtype=torch.uint8) for state in json.loads(said[0])]
         elif self.size > 1:
             everybody: Factors = (Factor(self.size, 1),)
             states = [self._all_gather(state.to(self.device), everybody)[0].cpu() for state in states]
-        torch.set_rng_state(states[0])
-        for state in states[1:]:
-            torch.cuda.set_rng_state(state)
+        for device, state in zip(devices, states, strict=True):
+            set_state(device, state)
 
     def group(self, factors: Factors) -> dist.ProcessGroup:
         """The process group along some factors; made at first use, which all ranks reach together."""
+        return self._group(factors).process_group
+
+    def _group(self, factors: Factors) -> Group:
         if factors not in self._groups:
-            members = {tuple(peers(rank, factors)) for rank in range(self.size)}
-            timeout = _timeout_of(dist.group.WORLD)
-            for line in self.lines:
-                for places in sorted(members):
-                    group = dist.new_group([line[place] for place in places], timeout=timeout)
-                    if self.rank in places and dist.get_rank() in line:
-                        self._groups[factors] = group
+            self._groups[factors] = self._found_group(factors)
         return self._groups[factors]
 
+    def _found_group(self, factors: Factors) -> Group:
+        given = None if self._given is None else self._given.get_group()
+        if given is not None and parts_of(factors) == self.size:
+            return given_group(given, self)
+        places = sorted({tuple(peers(rank, factors)) for rank in range(self.size)})
+        parts = tuple(tuple(line[place] for place in part) for line in self.lines for part in places)
+        return group_of(parts, self, given)
+
     def host_group(self, factors: Factors, device: torch.device) -> HostGroup | None:
-        """The group along some factors if its ranks share memory for values on this device; made at first use."""
-        if device.type != "cpu":
-            return None
-        if factors not in self._host_groups:
-            self._host_groups[factors] = _form_host_group(self.group(factors))
-        return self._host_groups[factors]
+        """The group along some factors if its ranks share memory for values on this device; formed at first use."""
+        return self._group(factors).host() if device.type == "cpu" else None
 
     def exchange(self, text: str, what: str, timeout_s: float) -> list[str]:
         name = "-".join(map(str, self.line))
@@ -295,26 +297,3 @@ class ProcessRanks(Ranks):
             return operators.reduce_scatter(stacked, "sum", host, name)
         part = torch.ops._c10d_functional.reduce_scatter_tensor(stacked, "sum", parts, name)
         return torch.ops._c10d_functional.wait_tensor(part).squeeze(0)
-
-
-def _form_host_group(group: dist.ProcessGroup) -> HostGroup | None:
-    """Where CPU tensors would go through gloo, and all ranks of a group can share memory instead: the group that does."""
-    if "gloo" not in dist.get_backend_config(group):
-        return None
-    size = dist.get_world_size(group)
-
-    def exchange(mine: Any) -> list[Any]:
-        everything: list[Any] = [None] * size
-        dist.all_gather_object(everything, mine, group=group)
-        return everything
-
-    made = HostGroup.form(dist.get_rank(group), size, exchange, _timeout_of(group).total_seconds())
-    if made is not None:
-        operators.register(group.group_name, made)
-    return made
-
-
-def _timeout_of(group: Any) -> timedelta:
-    """How long a collective of a group waits. The user gave it for the whole world; torch does not hand it on by itself."""
-    backend = group._get_backend(group._device_types[0])
-    return getattr(getattr(backend, "options", None), "_timeout", dist.constants.default_pg_timeout)

@@ -27,6 +27,7 @@ def test_without_a_gpu_it_says_so() -> None:
 def test_every_step_runs_eager_and_compiled() -> None:
     done = run("--device", "cpu")
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "quick start, ranks: 1" in done.stdout
     assert "the same 8 tokens" in done.stdout
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines() if "│" in line]
     assert [row[1] for row in rows] == ["prefill", "decode", "training"]

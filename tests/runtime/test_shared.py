@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 from autotp.axes.layout import Cut, Factor, Leaf
 from autotp.errors import RankLostError
@@ -138,7 +139,8 @@ def in_graphs() -> tuple[torch.Tensor, ...]:
 def without_order() -> tuple[bool, torch.Tensor]:
     """Runs on a rank of which one is on a processor that does not keep the order of stores."""
     host.KEEPS_ORDER = dist.get_rank() == 0
-    ranks = whole_world()
+    own = DeviceMesh.from_group(dist.new_group([0, 1]), "cpu", mesh=[0, 1])  # the world's shares memory already
+    ranks = ProcessRanks([[0, 1]], mesh=own)
     over = (Factor(ranks.size, 1),)
     result = ranks.all_reduce(torch.tensor([1.0 + ranks.rank]), over, "forward")
     return ranks.host_group(over, CPU) is None, result

@@ -62,6 +62,7 @@ class Observer:
         self.patched: dict[type, Any] = {}
         self.told: dict[type, bool] = {}
         self.problem: str | None = None
+        self.lenient = False
         self.snapshots = Snapshots()
         self.root = Source(None, "unit")
         self.twins: dict[int, nn.Module] = {}
@@ -110,7 +111,8 @@ class Observer:
     def refuse(self, reason: str) -> None:
         """Say why there can be no program. The code that is traced may catch the error, so it is kept."""
         self.problem = self.problem or reason
-        raise TraceError(self.problem)
+        if not self.lenient:
+            raise TraceError(self.problem)
 
     def fixed(self, value: Any) -> Source:
         """The source of an object that is the same for all units."""
@@ -159,6 +161,7 @@ class Observer:
 
     def _reach_cache(self, value: Any, source: Source) -> None:
         self.note(source, "probe", PROBES["cache"])
+        self.snapshots.take_cache(value)
         self.reach(value.__wrapped__, self._step(source, "slot", "__wrapped__"))
 
     def _reach_probed(self, value: Any, source: Source, probe: Callable[[Any], Any]) -> None:
@@ -221,7 +224,7 @@ class Observer:
         place = _place_to_tell(kind)
         self.told[kind] = place is not None
         if place is not None and place not in self.patched:
-            original: Callable[[Any, str], Any] = place.__getattribute__
+            original: Any = place.__getattribute__
             own = vars(place).get("__getattribute__", MISSING)
 
             def tell(value: Any, name: str) -> Any:
@@ -389,8 +392,10 @@ class Observer:
     # The whole.
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Observe what runs in this thread. State that was written is put back; raises TraceError if there was any."""
+    def watching(self, *, lenient: bool = False) -> Iterator[None]:
+        """Observe what runs in this thread. State that was written is put back. Raises TraceError if there was any, or if
+        something cannot be observed, unless it is `lenient`."""
+        self.lenient = lenient
         drawn = _random_states()
         for part, source in list(self.known.values()):
             if not self._watch(type(part)):
@@ -403,13 +408,15 @@ class Observer:
             del _active[threading.get_ident()]
             for kind, own in reversed(self.patched.items()):
                 if own is MISSING:
-                    del kind.__getattribute__  # type: ignore[attr-defined]
+                    del kind.__getattribute__
                 else:
                     kind.__getattribute__ = own  # type: ignore[method-assign]
             self.patched.clear()
             written = self.snapshots.restore()
             if _random_states(restore=drawn):
                 written = "the state of a random generator"
+        if lenient:
+            return
         if self.problem is not None:
             raise TraceError(self.problem)
         if written is not None:

@@ -18,6 +18,7 @@ class Snapshots:
     def __init__(self) -> None:
         self.taken: dict[int, tuple[Any, Any, Callable[[], str]]] = {}
         self.entries: list[tuple[dict[str, Any], str, Any]] = []
+        self.caches: list[tuple[Any, int]] = []
 
     def take(self, value: Any, name: Callable[[], str]) -> None:
         """Remember the present state of a container, an object, an array, or a module with its parameters and buffers."""
@@ -27,6 +28,10 @@ class Snapshots:
     def take_entry(self, namespace: dict[str, Any], name: str) -> None:
         """Remember one global."""
         self.entries.append((namespace, name, namespace.get(name, MISSING)))
+
+    def take_cache(self, function: Any) -> None:
+        """Remember how many results a memoising function keeps."""
+        self.caches.append((function, function.cache_info().currsize))
 
     def restore(self) -> str | None:
         """Put back what was written; returns what it was, None if nothing was."""
@@ -41,6 +46,9 @@ class Snapshots:
                 namespace.pop(key, None)
             else:
                 namespace[key] = old
+        for function, size in self.caches:
+            if function.cache_info().currsize != size:
+                function.cache_clear()  # what it has kept is the trace's; it computes the rest again
         return written
 
 

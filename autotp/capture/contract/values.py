@@ -54,7 +54,6 @@ _BY_IDENTITY = (
     property,
     classmethod,
     staticmethod,
-    type(object()),
 )
 # Their state is out of sight, and changes as they are used.
 _MOVING = (random.Random, numpy.random.Generator, numpy.random.RandomState, types.GeneratorType)
@@ -67,7 +66,7 @@ def kind_of(value: Any) -> str:
             return kind
     if isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
         return "identity" if isinstance(value.__self__, (type, types.ModuleType, type(None))) else "bound"
-    if isinstance(value, _BY_IDENTITY) or _is_of_torch(type(value)):
+    if isinstance(value, _BY_IDENTITY) or type(value) is object or _is_of_torch(type(value)):
         return "identity"
     return "unobservable" if isinstance(value, Iterator) or not _has_plain_state(type(value)) else "object"
 
