@@ -6,7 +6,7 @@ import threading
 import types
 import warnings
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -24,6 +24,7 @@ from autotp.errors import AutotpError
 from autotp.planner.make import make_plan
 from autotp.planner.survey import survey
 from autotp.rewrite.apply import apply_plan, make_compilers
+from autotp.runtime.logits import closed
 from autotp.runtime.ranks import Ranks
 from tests.contract.parts import HIDDEN, Call, Expected, leaf, values
 from tests.contract.world import Process, in_turns, loaded, seed_all
@@ -160,15 +161,11 @@ def played(source: Path | types.CodeType, name: str, parallel: Callable[..., nn.
         if parallel is not None:
             parallel(net, example, options)
         done, result = Played(), None
-        try:
-            while True:
-                given = steps.send(result)
-                record = _called(net, given, len(done.records), parallel is not None)
-                record.state = state(net, module)
-                done.records.append(record)
-                result = record.outputs
-        except StopIteration:
-            pass
+        while (given := _next(steps, result)) is not _END:
+            record = _called(net, given, len(done.records), parallel is not None)
+            record.state = state(net, module)
+            done.records.append(record)
+            result = record.outputs
         assert len(done.records) >= CALLS, f"{name} makes {len(done.records)} calls"
         whole = autotp.full_state_dict(net) if parallel is not None else net.state_dict()
         done.parameters = {
@@ -176,6 +173,16 @@ def played(source: Path | types.CodeType, name: str, parallel: Callable[..., nn.
         }
         done.cut = len(state_of(net).layouts) if parallel is not None else 0
         return done
+
+
+_END = object()
+
+
+def _next(steps: Generator[Any, Any, None], result: Any) -> Any:
+    try:
+        return steps.send(result)
+    except StopIteration:
+        return _END
 
 
 def _called(net: nn.Module, given: Any, number: int, parallel: bool) -> Record:
@@ -233,7 +240,7 @@ def _note(place: str, value: Any, found: dict[str, Any], seen: set[int], depth: 
     elif isinstance(value, nn.Parameter):
         pass
     elif isinstance(value, torch.Tensor):
-        found[place] = value.detach().clone()
+        found[place] = closed(value).detach().clone()  # what is cut is a tensor that any use makes whole
         if value.is_leaf and value.grad is not None:
             found[f"{place}.grad"] = value.grad.detach().clone()
     elif depth and id(value) not in seen:

@@ -22,6 +22,7 @@ import numpy
 import torch
 from torch.nn.modules import module as nn_module
 from torch.utils import _pytree as pytree
+from torch.utils.hooks import RemovableHandle
 
 from autotp.runtime.ranks import Ranks
 from autotp.runtime.simulate import SimulatedRanks
@@ -29,7 +30,7 @@ from autotp.runtime.simulate import SimulatedRanks
 PREFIX = "CONTRACT_"  # of variables of the environment that cases set
 TIMEOUT_S = 60.0
 ABSENT = object()
-_numbers = iter(range(10**9))
+NAME = "contract_cases"  # of the module that a world is
 _GLOBAL_HOOKS = tuple(
     value for name, value in vars(nn_module).items() if name.startswith("_global_") and isinstance(value, dict)
 )
@@ -44,15 +45,21 @@ def _code(path: Path) -> types.CodeType:
 def loaded(source: Path | types.CodeType) -> Iterator[types.ModuleType]:
     """A module of its own from a file, whoever else has loaded it."""
     code = _code(source) if isinstance(source, Path) else source
-    name = f"contract_world_{next(_numbers)}"
-    module = types.ModuleType(name)
+    module, outer = types.ModuleType(NAME), sys.modules.get(NAME)
     module.__file__ = code.co_filename
-    sys.modules[name] = module
+    _make_known(module)
     try:
         exec(code, vars(module))
         yield module
     finally:
-        del sys.modules[name]
+        _make_known(outer)
+
+
+def _make_known(module: types.ModuleType | None) -> None:
+    if module is None:
+        sys.modules.pop(NAME, None)
+    else:
+        sys.modules[NAME] = module
 
 
 class Process:
@@ -66,7 +73,8 @@ class Process:
         self.environment = {n: value for n, value in os.environ.items() if n.startswith(PREFIX)}
         self.hooks = [dict(hooks) for hooks in _GLOBAL_HOOKS]
         self.random = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
-        self.dtype = torch.get_default_dtype()
+        self.dtype, self.hook = torch.get_default_dtype(), RemovableHandle.next_id
+        self.module = sys.modules.get(NAME)
         self.attributes = [vars(owner).get(name, ABSENT) for owner, name in self.shared]
 
     def give_back(self) -> None:
@@ -81,6 +89,8 @@ class Process:
         numpy.random.set_state(self.random[1])
         torch.set_rng_state(self.random[2])
         torch.set_default_dtype(self.dtype)
+        RemovableHandle.next_id = self.hook
+        _make_known(self.module)
         for (owner, name), value in zip(self.shared, self.attributes, strict=True):
             if value is not ABSENT:
                 setattr(owner, name, value)
