@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import nn
 
 from ..axes.layout import Layout
-from ..runtime.gradient import watch
+from ..runtime.cut.origin import parts_only
 from ..runtime.ranks import Ranks
 from .whole import gathered
 
@@ -24,9 +23,8 @@ class WholeForward:
         held = dict(self.module._parameters)
         try:
             for name, layouts in self.layouts.items():
-                if torch.is_grad_enabled():
-                    watch(self.module, name, layouts, self.ranks)
-                self.module._parameters[name] = gathered(held[name], self.ranks, layouts)  # type: ignore[assignment, arg-type]
+                with parts_only():
+                    self.module._parameters[name] = gathered(held[name], self.ranks, layouts)  # type: ignore[assignment, arg-type]
             return type(self.module).forward(self.module, *args, **kwargs)
         finally:
             self.module._parameters.update(held)

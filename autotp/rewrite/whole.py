@@ -10,6 +10,7 @@ from torch.nn.utils.stateless import _reparametrize_module
 
 from ..axes.layout import Layout, factors_of, ordered
 from ..runtime.collectives import gather
+from ..runtime.cut.origin import parts_only
 from ..runtime.ranks import Ranks
 
 if TYPE_CHECKING:
@@ -18,12 +19,12 @@ if TYPE_CHECKING:
 
 def run_whole(unit: UnitForward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The dense unit's result. All ranks compute the same from the same, so every gradient is that of the dense unit."""
-    unit.watch_gradients()
     live = unit.module
     layouts = unit.compiler.layouts
     state: dict[str, torch.Tensor] = dict(live.named_buffers(remove_duplicate=False))
     for name, parameter in live.named_parameters(remove_duplicate=False):
-        state[name] = gathered(parameter, unit.ranks, layouts[name]) if name in layouts else parameter
+        with parts_only():
+            state[name] = gathered(parameter, unit.ranks, layouts[name]) if name in layouts else parameter
     with _reparametrize_module(unit.current_structure(), state):
         return unit.dense(*args, **kwargs)
 
