@@ -12,8 +12,9 @@ from ..axes.layout import Factor, Layout
 from ..errors import UsageError
 from ..rewrite.apply import Parallel
 from ..rewrite.held import ATTRIBUTE, held_in, join_path
+from ..runtime.cut.origin import parts_only
 from ..runtime.ranks import Ranks
-from ..runtime.slices import indices
+from ..runtime.slices import assembled
 
 
 def state_of(model: nn.Module) -> Parallel:
@@ -37,22 +38,26 @@ def _present(state: Parallel, path: str, model: nn.Module) -> Parallel:
 def full_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
     """`{name: whole tensor}` in the original layout, on every rank; all ranks must call it."""
     state = state_of(model)
-    return {
-        name: whole(undivided(tensor.detach()), state.layouts[name], state.ranks)
-        if name in state.layouts
-        else undivided(tensor)
-        for name, tensor in model.state_dict(keep_vars=True).items()
-    }
+    with parts_only():
+        return {
+            name: whole(undivided(tensor.detach()), state.layouts[name], state.ranks)
+            if name in state.layouts
+            else undivided(tensor)
+            for name, tensor in model.state_dict(keep_vars=True).items()
+        }
 
 
 def full_gradients(model: nn.Module) -> dict[str, torch.Tensor | None]:
     """The same for the gradients of all parameters; None where there is none."""
     state = state_of(model)
     result: dict[str, torch.Tensor | None] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        gradient = None if parameter.grad is None else undivided(parameter.grad)
-        cut = gradient is not None and name in state.layouts
-        result[name] = whole(gradient, state.layouts[name], state.ranks) if cut and gradient is not None else gradient
+    with parts_only():
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            gradient = None if parameter.grad is None else undivided(parameter.grad)
+            cut = gradient is not None and name in state.layouts
+            result[name] = (
+                whole(gradient, state.layouts[name], state.ranks) if cut and gradient is not None else gradient
+            )
     return result
 
 
@@ -63,18 +68,4 @@ def undivided(value: torch.Tensor) -> torch.Tensor:
 
 def whole(local: torch.Tensor, layouts: tuple[Layout, ...], ranks: Ranks) -> torch.Tensor:
     """The whole tensor of which every rank holds a part, without padding."""
-    parts = ranks.all_gather(local, (Factor(ranks.size, 1),), "checkpoint")
-    result = local.new_zeros([layout.size for layout in layouts])
-    for rank, part in enumerate(parts):
-        pairs = [indices(layout, rank) for layout in layouts]
-        grid = _grid([place for _, place in pairs])
-        result[grid] = part[_grid([position for position, _ in pairs])]
-    return result
-
-
-def _grid(positions: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """Index tensors that select the product of the positions in every dim."""
-    return tuple(
-        position.reshape([-1 if i == dim else 1 for i in range(len(positions))])
-        for dim, position in enumerate(positions)
-    )
+    return assembled(ranks.all_gather(local, (Factor(ranks.size, 1),), "checkpoint"), layouts)

@@ -12,6 +12,8 @@ from torch import nn
 
 from ..axes.layout import Layout
 from ..errors import UsageError
+from ..runtime.cut.origin import IsCut
+from ..runtime.cut.tensor import as_cut
 from ..runtime.ranks import Ranks
 from .boxes import elements
 from .lazy import Lazy, Meter, read
@@ -118,7 +120,9 @@ def put(model: nn.Module, parts: Mapping[int, torch.Tensor], device: torch.devic
         elif id(tensor) in parts:
             if id(tensor) not in made:
                 made[id(tensor)] = nn.Parameter(parts[id(tensor)], requires_grad=tensor.requires_grad)
-                held += made[id(tensor)].nbytes
+                if isinstance(tensor, IsCut):
+                    as_cut(made[id(tensor)], tensor.origin)
+                held += parts[id(tensor)].nbytes
             module._parameters[name] = made[id(tensor)]
     return held
 

@@ -17,6 +17,7 @@ from torch import nn
 from ..axes.layout import Layout
 from ..errors import CheckpointError, UsageError
 from ..outside import brief
+from ..runtime.cut.origin import parts_only
 from ..runtime.ranks import Ranks
 from .agree import together
 from .boxes import Box, boxes
@@ -87,7 +88,8 @@ def gathered(model: nn.Module) -> dict[str, Lazy]:
     for name, value in _plain_state(model).items():
         layouts = state.layouts.get(name)
         shape = state.shapes.get(name, tuple(value.shape))
-        found[name] = Lazy.of(Gathered(name, value.detach(), layouts, state.ranks), shape, value.dtype)
+        with parts_only():
+            found[name] = Lazy.of(Gathered(name, value.detach(), layouts, state.ranks), shape, value.dtype)
     return found
 
 

@@ -10,6 +10,8 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from ..errors import CheckpointError, UsageError
+from ..runtime.cut.origin import IsCut, Origin
+from ..runtime.cut.tensor import CutTensor
 from ..runtime.slices import take
 from .full import state_of
 from .part import Part
@@ -32,7 +34,8 @@ def _give_parts(module: nn.Module, tensors: MutableMapping[str, Any], prefix: st
                 f"{prefix + name} is cut by FSDP too, which state_dict() does not say; use autotp.full_state_dict(model)"
             )
         if isinstance(value, torch.Tensor) and not isinstance(value, (nn.Parameter, Part)):
-            tensors[prefix + name] = Part.of(value, layouts, state.ranks.rank)
+            local = value.local() if isinstance(value, IsCut) else value
+            tensors[prefix + name] = Part.of(local, layouts, state.ranks.rank)
 
 
 def _take_parts(
@@ -48,6 +51,7 @@ def _take_parts(
                     f"tensor {prefix + name!r} is a part of another cut or rank ({value!r}), not that of rank"
                     f" {state.ranks.rank}; resume at another number of ranks with torch.distributed.checkpoint"
                 )
-            tensors[prefix + name] = value.local
+            tensors[prefix + name] = CutTensor.of(value.local, Origin(layouts, state.ranks, name))
         elif isinstance(value, torch.Tensor) and tuple(value.shape) == state.shapes[name]:
-            tensors[prefix + name] = take(value.detach(), layouts, state.ranks.rank)
+            part = take(value.detach(), layouts, state.ranks.rank)
+            tensors[prefix + name] = CutTensor.of(part, Origin(layouts, state.ranks, name))

@@ -12,6 +12,7 @@ from transformers.pytorch_utils import Conv1D
 
 from ..checkpoint.full import state_of, undivided, whole
 from ..rewrite.held import HELD
+from ..runtime.cut.origin import parts_only
 from ..runtime.layers import ParallelLayer
 
 
@@ -42,8 +43,9 @@ def whole_adapters(model: Any) -> dict[str, torch.Tensor]:
     saved = {id(t) for name in model.peft_config for t in _saved(peft, model, tensors, name)}
     for name, tensor in tensors.items():
         if id(tensor) in saved:
-            part = undivided(tensor.detach())
-            tensors[name] = whole(part, state.layouts[name], state.ranks) if name in state.layouts else part
+            with parts_only():
+                part = undivided(tensor.detach())
+                tensors[name] = whole(part, state.layouts[name], state.ranks) if name in state.layouts else part
     return tensors
 
 

@@ -21,6 +21,9 @@ from ..planner.fits import check_fits
 from ..planner.plan import ParameterPlan, Plan, UnitPlan
 from ..planner.survey import Survey, fingerprint_of
 from ..planner.weigh import Weigher
+from ..runtime.cut import fsdp as fsdp  # it sees parts from here on
+from ..runtime.cut.origin import Origin
+from ..runtime.cut.tensor import cut_in_place
 from ..runtime.layers import (
     ColumnParallelLinear,
     ParallelLayer,
@@ -30,7 +33,6 @@ from ..runtime.layers import (
 )
 from ..runtime.ranks import Ranks
 from ..runtime.settled import settle
-from ..runtime.slices import take
 from .aside import WholeForward
 from .compiler import Compiler, tensors_in
 from .held import ATTRIBUTE, HELD, Held, held_in, join_path
@@ -186,10 +188,10 @@ def _cut_unit(model: nn.Module, path: str, unit: UnitPlan, ranks: Ranks, places:
             continue  # cut before, or tied to one that is
         whole = module._parameters[own_name]
         assert whole is not None
-        local = nn.Parameter(take(whole.detach(), layouts, ranks.rank).clone(), requires_grad=whole.requires_grad)
+        held = Held(layouts, tuple(whole.shape))
+        cut_in_place(whole, Origin(layouts, ranks, join_path(path, name)))
         for owner, short in places[id(whole)]:
-            owner._parameters[short] = local
-            owner.__dict__.setdefault(HELD, {})[short] = Held(layouts, tuple(whole.shape))
+            owner.__dict__.setdefault(HELD, {})[short] = held
     for parameter in unit.parameters:
         if parameter.name in unit.layouts():
             _swap_layer(model, path, parameter, unit, ranks)

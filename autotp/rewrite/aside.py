@@ -6,11 +6,9 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import nn
 
 from ..axes.layout import Layout
-from ..runtime.gradient import watch
 from ..runtime.ranks import Ranks
 from .whole import as_dense
 
@@ -31,9 +29,6 @@ class WholeForward:
         give_back(self.module, self.own_forward)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.is_grad_enabled():
-            for name, layouts in self.layouts.items():
-                watch(self.module, name, layouts, self.ranks)
         with as_dense(self.module, self.layouts, self.ranks):
             return dense_forward(self.module, self.own_forward)(*args, **kwargs)
 

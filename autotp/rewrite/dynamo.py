@@ -53,13 +53,13 @@ def _choose(context: ComptimeContext) -> None:
     call = _Call(transaction)
     args, kwargs = call.value(local["args"]), call.value(local["kwargs"])
     site = unit.site(tuple(args), dict(kwargs))
-    unit.watch_gradients()
     with torch._guards.tracing(None):
         traced, program = unit.compiler.program(unit, site, unit.positions, call.varying(site))
     if not traced.guards.hold(
         [call.fakes[id(tensor)] for tensor in site.tensors], traced.numbers(site, unit.positions)
     ):
         raise TraceError(f"{unit.unit.path} has no program for symbolic sizes")  # its guards are dynamo's from here on
+    transaction.output.torch_function_subclass_inlined = True  # the graph computes on parts where it runs too
     _choice.name = _entry_of(unit, site, traced, program)
 
 

@@ -17,6 +17,7 @@ from ..capture.opaque import Path, Position
 from ..capture.signature import CallSite, Slot, autocast_dtype
 from ..capture.trace import Traced
 from ..errors import TraceError
+from ..runtime.cut.origin import parts_only
 from .build import Program
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class EntryCode:
 
     def __init__(self, site: CallSite, traced: Traced, program: Program) -> None:
         self.site, self.traced, self.program = site, traced, program
-        self.scope: dict[str, Any] = {"run": program.run, "fail": _fail, "other": OTHER}
+        self.scope: dict[str, Any] = {"run": program.run, "fail": _fail, "other": OTHER, "parts_only": parts_only}
         self.handles: list[str] = []
 
     def in_graph(self, training: bool) -> Entry:
@@ -47,8 +48,8 @@ class EntryCode:
         reads = [self._read(read.handle, read.path) for read in self.traced.reads]
         lines = [f"if {check}: fail()" for check in checks]
         self.scope["contract"] = self.traced.contract
-        given = [*args["number"], *reads]
-        return self._compiled(lines + self._run("unit.module", args["tensor"], given, "unit.bounds[contract]"))
+        lines += self._run("unit.module", args["tensor"], [*args["number"], *reads], "unit.bounds[contract]")
+        return self._compiled(["with parts_only():", *_indented(lines)])
 
     def eager(self, args: tuple[Any, ...], kwargs: dict[str, Any], unit: UnitForward) -> Entry | None:
         """For calls like this one, the site's, of units like this one: another gives OTHER, and nothing has happened.
@@ -64,11 +65,9 @@ class EntryCode:
             numbers.append(f"read_{i}")
         parts.check([*parts.sizes(numbers), *self._handle_guards()])
         mode = self._mode(unit)
-        watch = ["unit.watch_gradients()"] if torch.is_grad_enabled() else []
         lines = ["try:", *_indented(mode + parts.lines), "except (LookupError, AttributeError, TypeError):"]
-        return self._compiled(
-            [*lines, "    return other", *watch, *self._run("unit.parts", parts.tensors, numbers, "bound")]
-        )
+        lines += ["    return other", *self._run("unit.parts", parts.tensors, numbers, "bound")]
+        return self._compiled(["with parts_only():", *_indented(lines)])
 
     def _mode(self, unit: UnitForward) -> list[str]:
         """Lines that leave if a call finds the module, or torch, in another mode or state."""

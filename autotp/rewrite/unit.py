@@ -13,14 +13,13 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from ..axes.layout import Layout
 from ..capture.contract.guards import Bound, Contract
 from ..capture.signature import CallSite, call_site, first_parameter
 from ..capture.trace import Traced
 from ..capture.units import Unit
 from ..errors import TraceError, UnsoundPlanError, UsageError
 from ..runtime.again import gathering_again
-from ..runtime.gradient import watch
+from ..runtime.cut.origin import parts_only
 from ..runtime.logits import CutLogits, closed
 from ..runtime.ranks import Ranks
 from ..runtime.sequence import DIM, as_taken
@@ -105,18 +104,6 @@ class UnitForward:
         """The module as programs take it, whose modules are the same as long as `settings` say so."""
         return within(self.module)
 
-    @functools.cached_property
-    def cut(self) -> list[tuple[nn.Module, str, tuple[Layout, ...]]]:
-        """The owner of each parameter that is cut, its name there, and how it is cut."""
-        places = [(*name.rpartition(".")[::2], layouts) for name, layouts in self.compiler.layouts.items()]
-        return [(self.module.get_submodule(path), name, layouts) for path, name, layouts in places]
-
-    def watch_gradients(self) -> None:
-        """Let the gradients of this backward say what they are a part of. The parameters may be others at every call."""
-        if torch.is_grad_enabled():
-            for owner, name, layouts in self.cut:
-                watch(owner, name, layouts, self.ranks)
-
     def is_refused(self, site: CallSite) -> bool:
         """Returns if a call is to run whole: its kind has no program, or its objects hold what whole runs have put there.
 
@@ -145,7 +132,6 @@ class UnitForward:
             return self(*args, **kwargs)
         if self.is_refused(site):
             return run_whole(self, args, kwargs)
-        self.watch_gradients()
         try:
             traced, program = self._program(site)
         except (TraceError, UnsoundPlanError) as error:
@@ -156,8 +142,8 @@ class UnitForward:
             return run_whole(self, args, kwargs)
         self.entry = self._entry(site, traced, program, args, kwargs)
         numbers, given = traced.numbers(site, self.positions), as_taken(site.tensors, program.cut, self.ranks)
-        with nullcontext() if program.cut is None else gathering_again():
-            constants = self.bounds[traced.contract].constants(program.constants)
+        constants = self.bounds[traced.contract].constants(program.constants)
+        with nullcontext() if program.cut is None else gathering_again(), parts_only():
             tensors = program.run(self.parts, self.ranks, *given, *numbers, *site.handles, *self.positions, *constants)
         return traced.result(tensors, site.handles)
 

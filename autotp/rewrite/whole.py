@@ -14,6 +14,7 @@ from ..axes.layout import Layout, factors_of, ordered
 from ..capture.contract.source import dense_class
 from ..errors import UsageError
 from ..runtime.collectives import gather
+from ..runtime.cut.origin import parts_only
 from ..runtime.ranks import Ranks
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ MSG_WRITTEN = (
 
 def run_whole(unit: UnitForward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The dense unit's result. All ranks compute the same from the same, so every gradient is that of the dense unit."""
-    unit.watch_gradients()
     with as_dense(unit.module, unit.compiler.layouts, unit.ranks):
         return unit.dense_forward()(*args, **kwargs)
 
@@ -38,10 +38,11 @@ def as_dense(module: nn.Module, layouts: Mapping[str, Sequence[Layout]], ranks: 
     parts = [(part, type(part)) for part in module.modules()]
     held = {name: _place(module, name) for name in layouts}
     whole: dict[int, torch.Tensor] = {}
-    for name, (owner, short) in held.items():
-        local = owner[short]
-        if id(local) not in whole:
-            whole[id(local)] = gathered(local, ranks, layouts[name])
+    with parts_only():
+        for name, (owner, short) in held.items():
+            local = owner[short]
+            if id(local) not in whole:
+                whole[id(local)] = gathered(local, ranks, layouts[name])
     versions = {name: whole[id(owner[short])]._version for name, (owner, short) in held.items()}
     locals_ = {name: owner[short] for name, (owner, short) in held.items()}
     try:

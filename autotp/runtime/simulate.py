@@ -48,7 +48,8 @@ class SimulatedRanks(Ranks):
                 yield values[sender]
 
     def _exchange(self, value: torch.Tensor, factors: Factors) -> list[torch.Tensor]:
-        everything = self._meeting.exchange(self.rank, (factors, value.detach()))
+        # A copy: its rank may write into the value while others still read what they were given.
+        everything = self._meeting.exchange(self.rank, (factors, value.detach().clone()))
         mine = [everything[peer] for peer in peers(self.rank, factors)]
         if any(other != factors for other, _ in mine):
             raise AutotpError(f"ranks run different collectives: {sorted({str(other) for other, _ in everything})}")

@@ -9,6 +9,7 @@ import torch
 
 from ..axes.layout import (
     PADDING,
+    Factor,
     Factors,
     Layout,
     Leaf,
@@ -89,6 +90,28 @@ def join(parts: Sequence[torch.Tensor], dim: int, layout: Layout, factors: Facto
         source = part if len(local) == part.shape[dim] else part.index_select(dim, local.to(part.device))
         value = value.index_copy(dim, places.to(part.device), source)
     return value
+
+
+def assembled(parts: Sequence[torch.Tensor], layouts: Sequence[Layout]) -> torch.Tensor:
+    """The whole value of which these are the parts of all ranks, without padding."""
+    cut = [dim for dim, layout in enumerate(layouts) if not is_whole(layout)]
+    if len(cut) == 1 and isinstance(layouts[cut[0]], Leaf):
+        layout = layouts[cut[0]]
+        if layout.cut.over == (Factor(len(parts), 1),):  # type: ignore[union-attr]
+            return join(parts, cut[0], layout, (Factor(len(parts), 1),), 0)
+    whole = parts[0].new_zeros([layout.size for layout in layouts])
+    for rank, part in enumerate(parts):
+        pairs = [indices(layout, rank) for layout in layouts]
+        whole[_grid([place for _, place in pairs])] = part[_grid([position for position, _ in pairs])]
+    return whole
+
+
+def _grid(positions: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Index tensors that select the product of the positions in every dim."""
+    return tuple(
+        position.reshape([-1 if i == dim else 1 for i in range(len(positions))])
+        for dim, position in enumerate(positions)
+    )
 
 
 def count_once(gradient: torch.Tensor, dim: int, layout: Layout, rank: int) -> torch.Tensor:

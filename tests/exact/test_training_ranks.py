@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 import autotp
 from autotp.errors import UsageError
 from autotp.huggingface.models import build_model
+from autotp.runtime.cut.tensor import CutTensor
 from autotp.runtime.launch import run_ranks
 from autotp.verify import Float64
 from tests.families import FAMILIES
@@ -175,7 +176,7 @@ def two_dims() -> tuple[Any, ...]:
     norms, _ = train(DistributedDataParallel(replicated, process_group=mesh["dp"].get_group()), rows)
 
     sharded = autotp.parallelize(dense_model(**SHARED), mesh=mesh)
-    held = sum(p.numel() for p in sharded.parameters())
+    held = sum(p.local().numel() if isinstance(p, CutTensor) else p.numel() for p in sharded.parameters())
     for block in sharded.model.layers:
         fully_shard(block, mesh=mesh["dp"])
     fully_shard(sharded, mesh=mesh["dp"])

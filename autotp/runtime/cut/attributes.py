@@ -1,0 +1,148 @@
+"""What a cut tensor has besides elements: sizes, memory, a gradient, hooks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ...errors import UsageError
+from .operands import held_for
+from .origin import IsCut, parts_only
+
+T = torch.Tensor
+
+
+def of_sizes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What follows from the sizes of the whole. A compiler asks for those of the memory that it makes code for."""
+    if torch._guards.TracingContext.try_get() is not None:
+        with parts_only():
+            return func(*args, **kwargs)
+    with parts_only():
+        sizes = torch.empty(args[0].origin.shape, dtype=args[0].dtype, device="meta")
+    return func(sizes, *args[1:], **kwargs)
+
+
+def of_type(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """A new tensor that has the dtype and the device of a cut one, and nothing else."""
+    args = [value.local() if isinstance(value, IsCut) else value for value in args]
+    return func(*args, **kwargs)
+
+
+def get_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    with parts_only():
+        return args[0].wrap(func(*args), args[0].memory)
+
+
+def set_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    parameter, value = args
+    with parts_only():
+        func(parameter, _taken(parameter, value, ".data"))
+    parameter.note_written()
+
+
+def get_gradient(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The gradient; that of a cut parameter is cut as it is."""
+    parameter = args[0]
+    with parts_only():
+        gradient = func(*args)
+        if gradient is None or isinstance(gradient, IsCut) or not isinstance(parameter, IsCut):
+            return gradient
+        made = parameter.wrap(gradient)
+        parameter.grad = made  # type: ignore[attr-defined]
+        return made
+
+
+def set_gradient(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    parameter, value = args
+    with parts_only():
+        if isinstance(parameter, IsCut):
+            value = None if value is None else parameter.wrap(_taken(parameter, value, ".grad"))
+        elif isinstance(value, IsCut):
+            value = value.whole(".grad of a whole parameter")
+        func(parameter, value)
+
+
+def _taken(parameter: Any, value: T, what: str) -> T:
+    """What this rank holds of a value that is set: of a cut one the part, of any other its own part of it."""
+    if not isinstance(value, IsCut) and value.shape != parameter.origin.shape:
+        raise UsageError(
+            f"{what} of {parameter.origin.name} was set to a value of shape {tuple(value.shape)}; give the whole one, of"
+            f" shape {tuple(parameter.origin.shape)}"
+        )
+    return held_for(parameter, value)
+
+
+def autograd_grad(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Gradients with respect to cut tensors, cut as they are."""
+    outputs, inputs, *rest = [*args, *([kwargs["inputs"]] if len(args) < 2 else [])]
+    kwargs = {name: value for name, value in kwargs.items() if name != "inputs"}
+    wanted = [inputs] if isinstance(inputs, T) else list(inputs)
+    outputs = pytree.tree_map(lambda v: v.whole("autograd.grad") if isinstance(v, IsCut) else v, outputs)
+    with parts_only():
+        found = func(outputs, wanted, *rest, **kwargs)
+    return tuple(
+        of.wrap(gradient) if isinstance(of, IsCut) and gradient is not None else gradient
+        for of, gradient in zip(wanted, found, strict=True)
+    )
+
+
+def register_hook(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    parameter, hook = args
+    with parts_only():
+        return func(parameter, of_cut(parameter, hook))
+
+
+def of_cut(parameter: Any, hook: Callable[[Any], Any]) -> Callable[[T], T | None]:
+    """A hook that is given a cut tensor's gradient as a cut one; what it gives may be that, or whole."""
+    like = parameter.detach()  # the parameter has the hook, so the hook must not have the parameter
+
+    def with_cut(gradient: T) -> T | None:
+        with _as_outside():
+            result = hook(like.wrap(gradient))
+        with parts_only():
+            return None if result is None else plainly(_taken(like, result, "the result of a hook"))
+
+    return with_cut
+
+
+def register_after(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    with parts_only():
+        return func(args[0], after_backward(args[1]))
+
+
+def after_backward(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A hook that runs when a parameter's gradient is there, and sees both as everybody does."""
+
+    def outside(parameter: Any) -> Any:
+        with _as_outside():
+            return hook(parameter)
+
+    return outside
+
+
+_running = threading.local()
+
+
+@contextmanager
+def _as_outside() -> Iterator[None]:
+    """Within a backward, let cut tensors be whole to a hook that somebody has given."""
+    before, _running.hook = getattr(_running, "hook", False), True
+    try:
+        yield
+    finally:
+        _running.hook = before
+
+
+def is_in_backward() -> bool:
+    """Returns if this is a step of a backward, not a hook, and not a checkpoint that computes its forward again."""
+    return not torch.is_grad_enabled() and not getattr(_running, "hook", False)
+
+
+def plainly(value: T) -> T:
+    """What a rank holds, as torch itself hands it on."""
+    return value.as_subclass(T) if isinstance(value, IsCut) and not hasattr(value, "_spec") else value

@@ -1,0 +1,158 @@
+"""What happens to a function of cut tensors: one by element, one of their sizes, one sum over everything, or any other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from . import attributes
+from .kinds import CASTS, ELEMENTWISE, FOREACH, OF_PART, OF_SIZES, OF_TYPE, getter, setter, written_by
+from .operands import held_for, result_of
+from .origin import IsCut, parts_only
+from .reductions import REDUCTIONS
+from .whole import on_whole
+
+T = torch.Tensor
+
+
+def dispatched(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The result of a function of arguments of which some are cut.
+
+    A backward is made of what a program did with parts; whoever computes in it does so with parts, except for hooks.
+    """
+    if func in OF_PART or (torch._C._current_graph_task_id() != -1 and attributes.is_in_backward()):
+        with parts_only():
+            return func(*args, **kwargs)
+    handler = _HANDLERS.get(func, on_whole)
+    return handler(func, args, kwargs)
+
+
+# -- element by element ----------------------------------------------------------------------------------------------
+
+
+def _elementwise(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, T)]
+    written = written_by(func, args, kwargs)
+    leader: Any = _leader(leaves, written)
+    if leader is None:
+        return on_whole(func, args, kwargs)
+
+    def held(value: Any) -> Any:
+        return held_for(leader, value) if isinstance(value, T) else value
+
+    with parts_only():
+        if len(leaves) > 1:
+            args, kwargs = pytree.tree_map(held, (tuple(args), dict(kwargs)))
+        result = func(*args, **kwargs)
+    for value in written:
+        _note_written(value)
+    return result_of(leader, result, leaves)
+
+
+def _note_written(value: Any) -> None:
+    if isinstance(value, IsCut):
+        value.note_written()
+
+
+def _leader(leaves: Sequence[Any], written: Sequence[Any]) -> Any:
+    """The operand that the result is cut like; None where a function is one of whole ones.
+
+    All others have its sizes or are broadcast to them, and none that is not cut wants a gradient: each rank would have a part.
+    """
+    leader = next((value for value in (written or leaves) if isinstance(value, IsCut)), None)
+    if leader is None or not all(isinstance(value, IsCut) for value in written):
+        return None
+    shape = leader.origin.shape
+    for leaf in leaves:
+        if leaf is leader:
+            continue
+        own = leaf.shape
+        alike = len(own) <= len(shape) and all(
+            a in (1, b) for a, b in zip(reversed(own), reversed(shape), strict=False)
+        )
+        if not alike or (not isinstance(leaf, IsCut) and leaf.requires_grad and torch.is_grad_enabled()):
+            return None
+    return leader
+
+
+def _cast(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Another dtype or device, which may be said by another tensor."""
+    subject = args[0]
+    if not isinstance(subject, IsCut):  # only the other one is cut
+        rest = pytree.tree_map(lambda v: v.local() if isinstance(v, IsCut) else v, (tuple(args), dict(kwargs)))
+        return func(*rest[0], **rest[1])
+    with parts_only():
+        result = func(*args, **kwargs)
+    return result_of(subject, result, [])
+
+
+# -- lists -----------------------------------------------------------------------------------------------------------
+
+
+def _foreach(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """One function for lists of tensors, element by element: those at one place belong together."""
+    lists = [value for value in (*args, *kwargs.values()) if _is_list(value)]
+    written = {id(value): value for value in written_by(func, args, kwargs)}
+    columns = list(zip(*lists, strict=True))
+    leaders = [next((value for value in column if isinstance(value, IsCut)), None) for column in columns]
+    for leader, column in zip(leaders, columns, strict=True):
+        if leader is not None and any(id(v) in written and v.dim() and not isinstance(v, IsCut) for v in column):
+            return on_whole(func, args, kwargs)  # what is written to is whole
+    held = [
+        [value if leader is None else held_for(leader, value) for value in column]
+        for leader, column in zip(leaders, columns, strict=True)
+    ]
+    rows = {id(own): list(row) for own, row in zip(lists, zip(*held, strict=True), strict=True)}
+
+    def row(value: Any) -> Any:
+        return rows[id(value)] if _is_list(value) else value
+
+    with parts_only():
+        result = func(*map(row, args), **{name: row(value) for name, value in kwargs.items()})
+    for value in written.values():
+        _note_written(value)
+    if not isinstance(result, (list, tuple)):
+        return result
+    return [
+        value if leader is None else result_of(leader, value, []) for leader, value in zip(leaders, result, strict=True)
+    ]
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and bool(value) and isinstance(value[0], T)
+
+
+def _unscale(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Unscaling for a gradient scaler: what one rank finds not finite, all have found, so that all skip the step."""
+    gradients, found, scale = args
+    with parts_only():
+        func(gradients, found, scale)
+    cut = next(gradient for gradient in gradients if isinstance(gradient, IsCut))
+    found.copy_(cut.origin.all_reduce(found, "unscaling", "max"))
+
+
+def _where(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return (_elementwise if len(args) + len(kwargs) == 3 else on_whole)(func, args, kwargs)
+
+
+_HANDLERS: dict[Any, Callable[..., Any]] = {
+    **dict.fromkeys(ELEMENTWISE, _elementwise),
+    **dict.fromkeys(CASTS, _cast),
+    **dict.fromkeys(FOREACH, _foreach),
+    **dict.fromkeys(OF_SIZES, attributes.of_sizes),
+    **dict.fromkeys(OF_TYPE, attributes.of_type),
+    **REDUCTIONS,
+    getter("data"): attributes.get_data,
+    setter("data"): attributes.set_data,
+    getter("grad"): attributes.get_gradient,
+    setter("grad"): attributes.set_gradient,
+    T.register_hook: attributes.register_hook,
+    T.register_post_accumulate_grad_hook: attributes.register_after,
+    T.where: _where,
+    torch.where: _where,
+    torch.autograd.grad: attributes.autograd_grad,
+    torch._amp_foreach_non_finite_check_and_unscale_: _unscale,
+}

@@ -1,0 +1,33 @@
+"""Operands of one function of cut tensors: what a rank holds of each, and what is made of that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from .origin import IsCut, parts_only
+from .views import WholeView
+
+T = torch.Tensor
+
+
+def held_for(leader: Any, value: T) -> T:
+    """An operand as it meets what a rank holds of another: the elements that are there."""
+    if isinstance(value, IsCut):
+        if type(value) is type(leader) and leader.origin.fits(value.origin):
+            return value
+        value = value.whole("an operation with a tensor that is cut otherwise")
+    if isinstance(value, WholeView):
+        value = value.plain()
+    return value if value.dim() == 0 else leader.part_of(value)
+
+
+def result_of(leader: Any, result: Any, operands: Sequence[T]) -> Any:
+    """A result cut like an operand: the operand that was written to itself, or a tensor that may share its memory."""
+    if not isinstance(result, T) or isinstance(result, IsCut):
+        return result
+    with parts_only():
+        shared = type(result) is T and result.untyped_storage()._cdata == leader.local().untyped_storage()._cdata
+    return leader.wrap(result, leader.memory if shared else None)

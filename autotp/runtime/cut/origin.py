@@ -1,0 +1,169 @@
+"""What a cut tensor knows of itself: how it is cut, between which ranks, and how the whole is put together."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...axes.layout import Factor, Factors, Layout, factors_of, is_even, is_padded, local_factors, parts_of
+from ...errors import RankLostError
+from ..ranks import Ranks
+from ..slices import assembled, padding, take
+
+# Inside, functions of cut tensors compute on the part and give plain tensors.
+parts_only = torch._C.DisableTorchFunctionSubclass
+MSG_ALONE = (
+    "{error}; all ranks compute {what} of {name} together: call it on every rank, or ask for this rank's part alone with"
+    " .local()"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """Which parameter something is a part of, or is made of: how it is cut, between which ranks, and its name."""
+
+    layouts: tuple[Layout, ...]
+    ranks: Ranks
+    name: str = "a cut tensor"
+
+    @functools.cached_property
+    def shape(self) -> torch.Size:
+        """The sizes of the whole."""
+        return torch.Size([layout.size for layout in self.layouts])
+
+    @functools.cached_property
+    def everybody(self) -> Factors:
+        return (Factor(self.ranks.size, 1),)
+
+    @functools.cached_property
+    def padding(self) -> list[tuple[int, torch.Tensor]]:
+        """The dims that are padded on this rank, and where."""
+        places = [(dim, padding(own, self.ranks.rank)) for dim, own in enumerate(self.layouts) if is_padded(own)]
+        return [(dim, where) for dim, where in places if len(where)]
+
+    @functools.cached_property
+    def shares(self) -> tuple[float, list[tuple[int, torch.Tensor]]]:
+        """How much an element counts on each of the ranks that hold it: a number, times one for each position of some dims."""
+        even = frozenset[Factor]().union(*(factors_of(layout) for layout in self.layouts if is_even(layout)))
+        uneven = [
+            (dim, torch.tensor([float(parts_of(tuple(over))) for over in local_factors(layout)]))
+            for dim, layout in enumerate(self.layouts)
+            if not is_even(layout)
+        ]
+        return parts_of(tuple(even)) / self.ranks.size, uneven
+
+    def fits(self, other: Origin) -> bool:
+        """Returns if two tensors are cut alike, so that their parts hold the same elements."""
+        return other is self or (other.ranks is self.ranks and other.layouts == self.layouts)
+
+    def take(self, whole: torch.Tensor) -> torch.Tensor:
+        """This rank's part of a whole value, or of one that is broadcast over some dims."""
+        own = self.layouts[len(self.layouts) - whole.dim() :]
+        along = [layout if size == layout.size else None for layout, size in zip(own, whole.shape, strict=True)]
+        return take(whole, along, self.ranks.rank)
+
+    def all_reduce(self, value: torch.Tensor, what: str, op: str = "sum") -> torch.Tensor:
+        """The sum, or the largest, of every rank's value."""
+        with self._named(what):
+            return self.ranks.all_reduce(value, self.everybody, "norm", "parameter", op)
+
+    def whole(self, part: torch.Tensor, what: str) -> torch.Tensor:
+        """The whole of every rank's part, with its history."""
+        with self._named(what):
+            return _Whole.apply(part, self)
+
+    @contextmanager
+    def _named(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except RankLostError as error:
+            raise RankLostError(MSG_ALONE.format(error=error, what=what, name=self.name)) from error
+
+
+class _Whole(torch.autograd.Function):
+    """Forward, the whole of every rank's part; backward, this rank's part of the gradient, which every rank has whole."""
+
+    @staticmethod
+    def forward(ctx, part, origin):  # type: ignore[no-untyped-def]
+        ctx.origin = origin
+        parts = origin.ranks.all_gather(part.detach(), origin.everybody, "whole")
+        return assembled(parts, origin.layouts)
+
+    @staticmethod
+    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        return ctx.origin.take(gradient), None
+
+
+@dataclass
+class Memory:
+    """What tensors that share their memory share too: how often it was written to through one of them."""
+
+    writes: int = 0
+
+
+class IsCut:
+    """What every cut tensor has, whatever it is on this rank."""
+
+    __slots__ = ()
+
+    origin: Origin
+    memory: Memory
+
+    def wrap(self, held: Any, memory: Memory | None = None) -> Any:
+        """As cut as this one: what was made of it element by element, or has its memory."""
+        raise NotImplementedError
+
+    def part_of(self, whole: torch.Tensor) -> torch.Tensor:
+        """What this rank holds of another whole value."""
+        raise NotImplementedError
+
+    def local(self) -> torch.Tensor:
+        """This rank's part, padding included, as a plain tensor with the same memory. Needs no other rank."""
+        raise NotImplementedError
+
+    def whole(self, what: str = ".whole()") -> torch.Tensor:
+        """The whole as a plain tensor, gathered from all ranks, which must come here together."""
+        raise NotImplementedError
+
+    def starts(self) -> Sequence[int]:
+        """Where in the tensor-parallel rank's part what is here begins."""
+        raise NotImplementedError
+
+    def sum_over_shards(self, value: torch.Tensor, op: str) -> torch.Tensor:
+        """A value of this tensor-parallel rank's part, from those of what its data-parallel ranks hold of it."""
+        return value
+
+    def __repr__(self) -> str:
+        origin, held = self.origin, tuple(self.local().shape)
+        layouts = ", ".join(map(str, origin.layouts))
+        place = f"rank {origin.ranks.rank} of {origin.ranks.size}"
+        return f"{type(self).__name__}({tuple(origin.shape)} cut as [{layouts}]; {place} holds {held})"
+
+    def store(self, whole: torch.Tensor) -> None:
+        """Take over this rank's part of a whole value."""
+        with parts_only(), torch.no_grad():
+            self.copy_(self.part_of(whole.detach()))  # type: ignore[attr-defined]
+        self.note_written()
+
+    def note_written(self) -> None:
+        """After a write into the part: its padding is zero again, and views of the whole are out of date."""
+        self.memory.writes += 1
+        if self.origin.padding:
+            with parts_only(), torch.no_grad():
+                held = self.local().detach()
+                for dim, where in self.padding_here():
+                    held.index_fill_(dim, where, 0)
+
+    def padding_here(self) -> list[tuple[int, torch.Tensor]]:
+        """The dims in which this rank holds more than the whole has, and where."""
+        found, starts, held = [], self.starts(), self.local()
+        for dim, where in self.origin.padding:
+            here = where - starts[dim]
+            here = here[(here >= 0) & (here < held.shape[dim])]
+            found.append((dim, here.to(held.device)))
+        return found

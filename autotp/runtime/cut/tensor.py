@@ -1,0 +1,133 @@
+"""Cut parameters, their gradients and what is made of them: the dense tensor to whoever looks, this rank's part in memory.
+
+Sizes are the whole's. What is done element by element happens to the part, a sum over everything is one collective, and
+every other function gets the whole, gathered for it: so all of them compute what they do on the dense model, on every rank.
+Programs, which know how a parameter is cut, work on the part itself inside `parts_only()`, at no cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed._functional_collectives import all_reduce
+from torch.distributed.tensor import DTensor, Placement, Replicate, distribute_tensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.utils._foreach_utils import _foreach_supported_types
+
+from .attributes import after_backward, of_cut
+from .functions import dispatched
+from .origin import IsCut, Memory, Origin, parts_only
+
+
+class CutTensor(IsCut, torch.Tensor):  # type: ignore[misc]
+    """A tensor of which this rank holds a part; see the top of this file."""
+
+    @staticmethod
+    def of(part: torch.Tensor, origin: Origin, memory: Memory | None = None) -> CutTensor:
+        """The tensor of which a plain one, whose memory and history it shares, is this rank's part."""
+        with parts_only():
+            made: CutTensor = part.as_subclass(CutTensor)
+        made.__dict__.update(origin=origin, memory=memory or Memory())
+        return made
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return dispatched(func, args, kwargs or {})
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CutTensor:
+        with parts_only():
+            copied, gradient = CutTensor.of(self.detach().clone(), self.origin), self.grad
+            copied.requires_grad_(self.requires_grad)
+        memo[id(self)] = copied
+        if "_is_param" in self.__dict__:
+            copied.__dict__["_is_param"] = True  # torch copies a parameter without its gradient
+        elif gradient is not None:
+            copied.grad = CutTensor.of(gradient.clone(), self.origin)
+        return copied
+
+    def wrap(self, held: torch.Tensor, memory: Memory | None = None) -> CutTensor:
+        return CutTensor.of(held, self.origin, memory)
+
+    def part_of(self, whole: torch.Tensor) -> torch.Tensor:
+        return self.origin.take(whole)
+
+    def local(self) -> torch.Tensor:
+        with parts_only():
+            return self.as_subclass(torch.Tensor)
+
+    def whole(self, what: str = ".whole()") -> torch.Tensor:
+        return self.origin.whole(self.local(), what)
+
+    def starts(self) -> Sequence[int]:
+        return [0] * len(self.origin.layouts)
+
+
+class CutShard(IsCut, DTensor):  # type: ignore[misc]
+    """The same where data-parallel ranks have cut the part further: a distributed tensor on their mesh, as FSDP leaves it."""
+
+    @staticmethod
+    def of(shard: DTensor, origin: Origin, memory: Memory | None = None) -> CutShard:
+        """The tensor of which a distributed one, whose memory it shares, is the tensor-parallel rank's part."""
+        made = CutShard(shard._local_tensor, shard._spec, requires_grad=False)
+        made.__dict__.update(origin=origin, memory=memory or Memory())
+        return made
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return dispatched(func, args, kwargs or {})
+
+    def wrap(self, held: Any, memory: Memory | None = None) -> CutShard:
+        return CutShard.of(held, self.origin, memory)
+
+    def part_of(self, whole: torch.Tensor) -> torch.Tensor:
+        part, fewer = self.origin.take(whole), len(self.origin.layouts) - whole.dim()
+
+        def along(placement: Placement) -> bool:
+            dim = placement.dim - fewer if placement.is_shard() else -1  # type: ignore[attr-defined]
+            return dim >= 0 and whole.shape[dim] == self.origin.shape[dim + fewer]
+
+        placements = [placement if along(placement) else Replicate() for placement in self._spec.placements]
+        return distribute_tensor(part, self._spec.mesh, placements, src_data_rank=None)
+
+    def local(self) -> torch.Tensor:
+        return self._local_tensor
+
+    def whole(self, what: str = ".whole()") -> torch.Tensor:
+        with parts_only(), torch.no_grad():
+            return self.origin.whole(self.full_tensor(), what)
+
+    def starts(self) -> Sequence[int]:
+        return compute_local_shape_and_global_offset(self._spec.shape, self._spec.mesh, self._spec.placements)[1]
+
+    def sum_over_shards(self, value: torch.Tensor, op: str) -> torch.Tensor:
+        for dim, placement in enumerate(self._spec.placements):
+            if placement.is_shard():
+                value = all_reduce(value, op, (self._spec.mesh, dim))
+        return value
+
+
+# torch takes a list of tensors at once if it knows all of their classes.
+_foreach_supported_types.append(CutTensor)
+
+
+def as_cut(parameter: torch.Tensor, origin: Origin) -> None:
+    """Let a parameter that holds a part be the cut one. Whoever has it keeps it."""
+    parameter.__class__ = CutShard if isinstance(parameter, DTensor) else CutTensor
+    parameter.__dict__.update(origin=origin, memory=Memory(), _is_param=True)
+
+
+def cut_in_place(parameter: nn.Parameter, origin: Origin) -> None:
+    """Make a whole parameter the cut one. Whoever has it keeps it; its hooks are given gradients that are cut too."""
+    gradient, parameter.grad = parameter.grad, None
+    parameter.data = origin.take(parameter.detach()).clone()
+    as_cut(parameter, origin)
+    hooks: Any = parameter
+    for number, hook in (hooks._backward_hooks or {}).items():
+        hooks._backward_hooks[number] = of_cut(parameter, hook)
+    for number, hook in (hooks._post_accumulate_grad_hooks or {}).items():
+        hooks._post_accumulate_grad_hooks[number] = after_backward(hook)
+    if gradient is not None:
+        parameter.grad = gradient

@@ -1,0 +1,271 @@
+"""Cut parameters, their gradients and optimizer state as other Python sees them: the dense model's, whatever is done to them."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.utils.checkpoint import checkpoint
+
+import autotp
+from autotp.api import examples_for, join_ranks
+from autotp.planner.survey import survey
+from autotp.rewrite.apply import apply_plan, make_compilers
+from autotp.runtime.cut.tensor import CutTensor
+from autotp.runtime.ranks import Ranks
+from autotp.runtime.simulate import simulate
+
+
+@pytest.fixture(autouse=True)
+def _in_double() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+IDS = torch.arange(15).reshape(3, 5) * 2 % 31
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 50), nn.Linear(50, width)
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        return value + self.down(torch.relu(self.up(value)))
+
+
+class Net(nn.Module):
+    """A table and two blocks, all of which are cut, and Python that reads their parameters by another road."""
+
+    read: Any = None
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(31, width)
+        self.blocks = nn.ModuleList([Block(width) for _ in range(2)])
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        value = self.embed(ids)
+        for block in self.blocks:
+            value = block(value)
+        return value if self.read is None else self.read(self, value)
+
+
+@functools.cache
+def planned(tp: int) -> tuple[Net, Any, Any]:
+    """A dense net in float64, its plan and its programs."""
+    torch.manual_seed(0)
+    dense = Net().double()
+    plan = autotp.plan(dense, tp, example=(IDS,))
+    return dense, plan, make_compilers(plan, survey(dense, examples_for(dense, (IDS,)), ()))
+
+
+def on_ranks(tp: int, run: Callable[[Any], Any]) -> list[Any]:
+    """Run a function of the parallel net on simulated ranks."""
+    dense, plan, compilers = planned(tp)
+
+    def on_rank(ranks: Ranks) -> Any:
+        model = apply_plan(copy.deepcopy(dense), plan, ranks, compilers)
+        join_ranks(model, ranks)
+        assert len(model._autotp.layouts) == 7  # the table, and of each block two weights and a bias
+        return run(model)
+
+    return simulate(tp, on_rank)
+
+
+def same(found: Any, true: Any) -> bool:
+    """Returns if two results, of tensors, numbers and containers of these, are equal in float64."""
+    if isinstance(true, torch.Tensor):
+        found = found.whole() if isinstance(found, CutTensor) else found
+        return found.shape == true.shape and torch.allclose(found, true, rtol=1e-10, atol=1e-12)
+    if isinstance(true, numpy.ndarray):
+        return bool(numpy.allclose(found, true, rtol=1e-10))
+    if isinstance(true, (list, tuple)):
+        return len(found) == len(true) and all(same(a, b) for a, b in zip(found, true, strict=True))
+    if isinstance(true, dict):
+        return found.keys() == true.keys() and all(same(found[name], value) for name, value in true.items())
+    return bool(found == pytest.approx(true, rel=1e-10))
+
+
+# -- read by the model's own Python ------------------------------------------------------------------------------------
+
+READS: dict[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {
+    "T": lambda net, x: x @ net.embed.weight.T,
+    "mT": lambda net, x: x @ net.embed.weight.mT,
+    "t": lambda net, x: x @ net.embed.weight.t(),
+    "transpose": lambda net, x: x @ net.embed.weight.transpose(0, 1),
+    "data": lambda net, x: x @ net.embed.weight.data.T,
+    "detach": lambda net, x: x @ net.embed.weight.detach().T,
+    "linear": lambda net, x: functional.linear(x, net.embed.weight),
+    "a row": lambda net, x: x * net.embed.weight[3],
+    "rows": lambda net, x: x * net.embed.weight[torch.tensor([3, 4, 9])].sum(0),
+    "a table": lambda net, x: functional.embedding(torch.arange(32) % 7, net.embed.weight).sum(0) * x,
+    "sum": lambda net, x: x * net.embed.weight.sum(),
+    "mean": lambda net, x: x * net.blocks[0].up.weight.mean(),
+    "norm": lambda net, x: x / net.blocks[0].up.weight.norm(),
+    "norms of rows": lambda net, x: x @ functional.normalize(net.embed.weight, dim=-1).T,
+    "einsum": lambda net, x: torch.einsum("bse,ve->bsv", x, net.embed.weight),
+    "squares": lambda net, x: x + 0.1 * sum((p**2).sum() for p in net.parameters()),
+    "moduli": lambda net, x: x + 0.1 * sum(p.abs().sum() for p in net.parameters()),
+    "a product": lambda net, x: x @ net.blocks[0].up.weight.T @ net.blocks[1].down.weight.T,
+    "a bias": lambda net, x: x @ net.blocks[0].up.weight.T + net.blocks[0].up.bias,
+    "joined": lambda net, x: x @ torch.cat([net.embed.weight, net.blocks[0].up.weight]).T,
+    "stacked": lambda net, x: x * torch.stack([block.up.weight for block in net.blocks]).mean(),
+    "orthogonality": lambda net, x: x + (net.embed.weight.T @ net.embed.weight - torch.eye(32)).norm(),
+    "largest": lambda net, x: x * net.blocks[0].up.weight.max(),
+    "deviation": lambda net, x: x * net.blocks[0].up.weight.std(),
+    "by element": lambda net, x: x @ (net.blocks[0].up.weight * 2 + net.blocks[1].up.weight).T,
+    "of two cuts": lambda net, x: x @ (net.blocks[0].up.weight.T * net.blocks[1].down.weight),
+    "times an activation": lambda net, x: x @ (net.embed.weight * x.mean()).T,
+    "largest singular value": lambda net, x: x * torch.linalg.matrix_norm(net.blocks[0].up.weight, 2),
+    "sizes": lambda net, x: x * net.embed.weight.numel() / net.embed.weight.shape[0] + net.blocks[0].up.weight.size(0),
+    "checkpointed": lambda net, x: checkpoint(lambda x: x @ net.embed.weight.T, x, use_reentrant=False),
+}
+
+
+@pytest.mark.parametrize("tp", [2, 3])
+def test_another_road_to_a_cut_parameter_leads_to_the_whole(tp: int) -> None:
+    expected = {}
+    for name, read in READS.items():
+        net = copy.deepcopy(planned(tp)[0])
+        net.read = read
+        out = net(IDS)
+        out.square().mean().backward()
+        expected[name] = out.detach(), {n: p.grad for n, p in net.named_parameters()}
+
+    def run(model: Any) -> Any:
+        found = {}
+        for name, read in READS.items():
+            model.read = read
+            model.zero_grad()
+            out = model(IDS)
+            assert type(out) is torch.Tensor
+            out.square().mean().backward()
+            found[name] = out.detach(), autotp.full_gradients(model)
+        return found
+
+    for found in on_ranks(tp, run):
+        for name, true in expected.items():
+            assert same(found[name], true), name
+
+
+# -- done to a parameter, its gradient and what an optimizer keeps of it -------------------------------------------------
+
+
+@torch.no_grad()
+def looked_at(p: Any) -> list[Any]:
+    """What people compute of a tensor without changing it."""
+    g = p.detach()
+    values = [
+        g.sum(), g.mean(), g.max(), g.min(), g.amax(), g.amin(), g.abs().max(), g.norm(), g.norm(1), g.norm(float("inf")),
+        g.norm(dim=0), g.norm(dim=-1, keepdim=True), torch.linalg.norm(g), torch.linalg.vector_norm(g, 3), torch.norm(g, 2),
+        torch.nn.utils.get_total_norm([g, g]), (g**2).sum(), g.pow(2).mean().sqrt(), g.std(), g.var(), g.median(), g.prod(),
+        g.numel(), g.nelement(), tuple(g.shape), tuple(g.size()), len(g), g.dim(), g.ndim, g.nbytes, g.stride(),
+        g.norm() / g.numel() ** 0.5, g.sum(0), g.mean(-1), g.max(0).values, g.argmax(), g.argmin(), g.topk(3, 0).values,
+        g.sort(0).values, torch.quantile(g, 0.3), g.kthvalue(2, 0).values, g.cumsum(0), g.softmax(0), g.log_softmax(-1),
+        torch.histc(g, 5), g.unique().numel(), g.count_nonzero(), (g > 0).sum(), (g > 0).float().mean(), (g != 0).any(),
+        (g == g).all(), torch.isfinite(g).all(), g.mT.sum(0) if g.dim() > 1 else g, g @ g.mT if g.dim() > 1 else g,
+        g.isnan().any(), bool((g < 9).all()), torch.allclose(g, g + 0), torch.equal(g, g),
+        g.flatten(), g.view(-1), g.reshape(-1), g[0], g[-1], g[1:3], g[..., 0], g[g > 0], g.chunk(2), g.split(5), g.unbind()[2],
+        g.narrow(0, 3, 4), g.select(0, 3), g.index_select(0, torch.tensor([4, 2])), g.roll(3, 0), g.flip(0), g.tolist(),
+        g.numpy(), numpy.asarray(g), g.cpu().numpy(), g.sum().item(), float(g.mean()), [row.norm() for row in g],
+        torch.cat([g, g]), torch.stack([g, g]), g.expand(2, *g.shape), g.repeat(2, *[1] * g.dim()), g.unsqueeze(0),
+        g.clone(), g.float().double(), g.to(torch.float64), g.new_zeros(3), torch.zeros_like(g), torch.ones_like(g), g * 2 + 1,
+        g / g.norm(), g - g.mean(), g - g.mean(0), g / (g.norm(dim=-1, keepdim=True) + 1), g.clamp(-0.1, 0.1), g.sign() * g.abs(),
+        torch.where(g > 0, g, -g), torch.maximum(g, -g), g.masked_fill(g > 0, 3.0), g.lerp(-g, 0.3), g.addcmul(g, g),
+        torch.nonzero(g > 0.1), torch.dot(g.flatten(), g.flatten()), functional.cosine_similarity(g.flatten(), g.flatten(), 0),
+        torch._foreach_norm([g, g])[0], torch._foreach_mul([g], 2.0)[0], torch._foreach_max([g])[0], parameters_to_vector([g]),
+        g + torch.arange(g.shape[-1]), torch.arange(g.shape[-1]) * g, g * torch.ones(g.shape), g.reshape(-1)[5], g.nansum(),
+        g.logsumexp(0), torch.linalg.norm(g, 1), g.exp().sum(), (g + 1).max(), (g + 1).min(), (g - 1).mean(), (g * 0 + 1).all(),
+        torch.triu(g) if g.dim() > 1 else g, torch.linalg.svdvals(g) if g.dim() > 1 else g,
+        g.to(torch.bfloat16).double().sum(), g.bool().sum(), g.int().sum(), g.half().isfinite().all(), (g > 0) & (g < 1),
+        torch.ops.aten.add.Tensor(g, g), torch.ops.aten.sum.default(g), g.type(torch.float32).double(), 2 / (g.abs() + 1),
+    ]  # fmt: skip
+    return [value.whole() if isinstance(value, CutTensor) else value for value in values]
+
+
+@torch.no_grad()
+def changed(p: Any) -> None:
+    """Ways to write into a tensor, directly, by its data, and by views of it."""
+    p += 0.5
+    p.mul_(1.5).add_(0.1, alpha=2).clamp_(-0.4, 0.6)
+    p.data.sub_(p.data.mean())
+    p.data = p.data - 0.01
+    p.copy_(p.data * 1.1)
+    p[3] = 0.25
+    p[0].zero_()
+    p.data[2:4].mul_(3)
+    p.data.view(-1)[5] = 7
+    p.data.T.add_(0.01) if p.dim() == 2 else None
+    for row in p.data[5:9]:
+        row.div_(2)
+    view = p.data[1]
+    p.mul_(0.5)
+    p.add_(view.sum())  # a view is of what is there now
+    p.data.div_(p.data.norm(dim=-1, keepdim=True) + 1)
+    if float(p.data.norm()) > 0.9:
+        p.data.mul_(0.9 / p.data.norm())
+    p.data.masked_fill_(p.data > 0.3, 0.3)
+    p.data[p.data < -0.2] = -0.2
+    p.index_fill_(0, torch.tensor([7]), 0.125)
+    p.add_(torch.arange(p.numel()).reshape(p.shape) / p.numel())
+    torch._foreach_add_([p], [p.data], alpha=0.5)
+    torch._foreach_mul_([p], 0.9)
+    draw = torch.Generator().manual_seed(3)  # ranks that are threads draw from one generator
+    p.add_(torch.randn(p.shape, generator=draw), alpha=0.1)
+    p.data.add_(torch.empty_like(p).normal_(generator=draw), alpha=0.1)
+    vector_to_parameters(parameters_to_vector([p]) * 1.01, [p])
+    torch.sub(p, 0.1, out=p.data)
+
+
+@torch.no_grad()
+def around(p: Any) -> list[Any]:
+    """Whole tensors written to with cut ones, state made of a parameter, and a gradient that is set."""
+    whole = torch.ones(p.shape)
+    whole.add_(p).mul_(p)
+    state = torch.zeros_like(p)
+    state.mul_(0.9).addcmul_(p, p, value=0.1)
+    other = p.new_zeros(p.shape[0])
+    other.add_(p.flatten(1).sum(1) if p.dim() > 1 else p)
+    p.grad = torch.ones(p.shape)
+    p.grad += p.data
+    p.grad = p.grad / p.grad.norm() if p.dim() > 1 else p.grad.sign()
+    torch._foreach_lerp_([whole], [p.grad], 0.5)
+    kept = copy.deepcopy(p.data), p.grad.clone()
+    values = [whole, state, other, *kept, state.sqrt().sum(), p.grad.sum(), p.grad.norm(), p.data.sum()]
+    return [value.whole() if isinstance(value, CutTensor) else value for value in values]
+
+
+NAMES = ("embed.weight", "blocks.0.up.weight", "blocks.0.up.bias", "blocks.1.down.weight")
+
+
+@pytest.mark.parametrize("tp", [2, 3])
+@pytest.mark.parametrize("do", [looked_at, changed, around])
+def test_what_is_done_to_a_cut_tensor_is_done_to_the_whole(do: Callable[[Any], Any], tp: int) -> None:
+    dense = copy.deepcopy(planned(tp)[0])
+    true = [do(dense.get_parameter(name)) for name in NAMES]
+
+    def run(model: Any) -> Any:
+        found = [do(model.get_parameter(name)) for name in NAMES]
+        for name, parameter in model.named_parameters():
+            held = parameter.local() if isinstance(parameter, CutTensor) else parameter
+            assert held.isfinite().all(), name
+        return found, autotp.full_state_dict(model), model(IDS).detach()
+
+    with torch.no_grad():
+        expected = dense(IDS)
+    for found, state, out in on_ranks(tp, run):
+        for name, mine, theirs in zip(NAMES, found, true, strict=True):
+            for i, (value, other) in enumerate(zip(mine or [], theirs or [], strict=True)):
+                assert same(value, other), (name, i)
+        assert same(state, dict(dense.named_parameters()))
+        assert same(out, expected)  # what is padding is zero still
