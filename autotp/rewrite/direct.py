@@ -3,7 +3,7 @@
 Calling an overload of an operator from Python costs nearly twice what the binding of the same operator does. Legal because
 a binding in this table takes the overload's arguments as they stand, and finds the same overload by them. A view becomes a
 reshape, which is one wherever there is one: a kernel may lay out the result of fewer heads in an order that has none. Where
-somebody writes into the memory it stays a view. Layers run their `forward`: what hooks around it do is part of the graph.
+somebody writes into the memory it stays a view. Layers run their `local_forward`: what hooks do is part of the graph.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ def directly(graph: torch.fx.Graph) -> torch.fx.Graph:
         elif node.op == "call_function":
             node.target = BINDINGS.get(node.target, node.target)
         elif node.op == "call_module":
-            _call_forward(made, node)
+            _call_part(made, node)
     return made
 
 
-def _call_forward(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
+def _call_part(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     with graph.inserting_before(node):
         layer = graph.create_node("get_attr", str(node.target))
-        result = graph.call_method("forward", (layer, *node.args), node.kwargs)
+        result = graph.call_method("local_forward", (layer, *node.args), node.kwargs)
     result.meta = dict(node.meta)
     node.replace_all_uses_with(result)
     graph.erase_node(node)

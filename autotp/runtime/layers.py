@@ -1,4 +1,5 @@
-"""Parallel layers: what a rank holds of a linear layer or a table. The collectives around them are nodes of the program.
+"""Parallel layers: what a rank holds of a linear layer or a table. The collectives around them are nodes of the program, which
+calls `local_forward`. Their `forward` is the dense layer's, which anybody else calls: it reads whole weights.
 
 A layer takes the place of the dense one by changing its class, so its name, its hooks and its identity stay. The new
 class is one of both kinds: whoever asks is told that a linear layer is one, of the whole's sizes.
@@ -93,7 +94,7 @@ def _both(kind: type[ParallelLayer], dense: type[nn.Module]) -> type[ParallelLay
 class ColumnParallelLinear(ParallelLayer):
     """Holds some of the outputs; the input is whole, the output this rank's slice."""
 
-    def forward(self, value: torch.Tensor) -> torch.Tensor:
+    def local_forward(self, value: torch.Tensor) -> torch.Tensor:
         return self.product(value, self.local("bias"))
 
 
@@ -103,14 +104,14 @@ class RowParallelLinear(ParallelLayer):
     The program reduces the sum, together with others where it can, and adds the bias once after that.
     """
 
-    def forward(self, value: torch.Tensor) -> torch.Tensor:
+    def local_forward(self, value: torch.Tensor) -> torch.Tensor:
         return self.product(value)
 
 
 class VocabParallelEmbedding(ParallelLayer):
     """Holds some of the rows; gives whole vectors, at one all-reduce."""
 
-    def forward(self, indices: torch.Tensor) -> torch.Tensor:
+    def local_forward(self, indices: torch.Tensor) -> torch.Tensor:
         weight, rows = self.local("weight"), self.layouts["weight"][0]
         assert weight is not None
         return reduce(lookup(weight, indices, self.ranks, rows), self.ranks, rows.cut.over)  # type: ignore[union-attr]
@@ -119,7 +120,7 @@ class VocabParallelEmbedding(ParallelLayer):
 class VocabParallelHead(ColumnParallelLinear):
     """Holds some of the outputs and gathers them: whole logits on every rank, at one all-gather."""
 
-    def forward(self, value: torch.Tensor) -> torch.Tensor:
+    def local_forward(self, value: torch.Tensor) -> torch.Tensor:
         outputs = self.layouts["weight"][1 if self.transposed else 0]
         over = ordered(frozenset(outputs.cut.over))  # type: ignore[union-attr]
-        return gather(super().forward(value), self.ranks, over, value.dim() - 1, outputs)
+        return gather(super().local_forward(value), self.ranks, over, value.dim() - 1, outputs)
