@@ -35,7 +35,8 @@ _PART = re.compile(r"\(([A-Za-z ]+)\)|([A-Za-z])|(\S)")
 class FunctionRule:
     """A parsed signature. `whole` are the letters that stay whole; the results (the first `zero_results`) are zero where all
     of `zeros` are, if the constants that `zeros_if` names are absent or among these; `writes` are arguments in whose
-    memory the function leaves something, `unused` ones that it takes and does not look at."""
+    memory the function leaves something, `unused` ones that it takes and does not look at. `owner` is the package that defines
+    the function."""
 
     arguments: Mapping[str, tuple[Part, ...]]
     results: tuple[tuple[Part, ...], ...]
@@ -45,6 +46,7 @@ class FunctionRule:
     zeros_if: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     zero_results: int | None = None
     unused: frozenset[str] = frozenset()
+    owner: str = ""
 
     def __call__(self, call: Call) -> Fact:
         """State the equations of one call."""

@@ -33,7 +33,8 @@ def operator_schema(classes: Iterable[str]) -> dict[str, Any]:
     pointwise = _table("a table such as [aten.pointwise]", dict.fromkeys(classes, names), False)
     namespace = _table("a table such as [aten]", {"pointwise": pointwise}, _entry(_OPERATOR))
     functions = _table("a table such as [function]", {}, _entry(_FUNCTION))
-    return _table("tables of rules", {"function": functions}, namespace)
+    package = {**_TEXT, "description": 'the package of these functions and methods, such as "transformers"'}
+    return _table("tables of rules", {"function": functions, "of": package}, namespace)
 
 
 def _table(words: str, properties: Mapping[str, Any], others: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -129,11 +129,11 @@ def operator_rules(folders: tuple[Path, ...] = ()) -> Mapping[str, Rule]:
 def rule_for(call: Call, rules: Mapping[str, Rule]) -> Rule:
     """The rule of a call: by name, else PyTorch's own element-wise tag, else none.
 
-    Other objects may have a method of the same name that is something else: a rule is for those that it fits.
+    Other objects may have a method of the same name that is something else: a rule is for those of its package that it fits.
     """
     target, rule = call.node.target, rules.get(call.name)
     if rule is not None:
-        other = "opaque" in call.node.meta and isinstance(rule, Signature) and not rule.fits(call)
+        other = "opaque" in call.node.meta and isinstance(rule, Signature) and not _is_for(rule, call)
         return unruled if other else rule
     if isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags:
         return SINGULAR
@@ -147,9 +147,15 @@ def read_rules(path: Path, schema: Mapping[str, Any]) -> dict[str, Any]:
     return data
 
 
+def _is_for(rule: Signature, call: Call) -> bool:
+    return rule.fits(call) and rule.owner == call.node.meta.get("owner")
+
+
 def _read(path: Path) -> dict[str, Rule]:
     rules: dict[str, Rule] = {}
-    for namespace, entries in read_rules(path, operator_schema(CLASSES)).items():
+    tables = dict(read_rules(path, operator_schema(CLASSES)))
+    owner = tables.pop("of", "")
+    for namespace, entries in tables.items():
         for name, entry in entries.items():
             if namespace != "function" and name == "pointwise":
                 rules |= {f"{namespace}.{each}": CLASSES[kind] for kind, names in entry.items() for each in names}
@@ -157,10 +163,19 @@ def _read(path: Path) -> dict[str, Rule]:
             options = {"signature": entry} if isinstance(entry, str) else dict(entry)
             parse = parse_function if namespace == "function" else parse_signature
             try:
-                rules[f"{namespace}.{name}"] = parse(options.pop("signature"), **options)
+                rules[f"{namespace}.{name}"] = replace(parse(options.pop("signature"), **options), owner=owner)
             except RuleError as error:
                 raise RuleError(f"{path}: {namespace}.{name}: {error}") from error
+    if not owner and (python := _PYTHON & tables.keys()):
+        raise RuleError(MSG_OF.format(path=path, table=sorted(python)[0]))
     return rules
+
+
+# Tables of what is Python's: a name alone says nothing, since anybody may call something else by it.
+_PYTHON = frozenset({"function", "opaque"})
+MSG_OF = (
+    '{path}: [{table}] needs the package that defines what it names, in a line before it such as of = "transformers"'
+)
 
 
 def function_rules(folders: tuple[Path, ...] = ()) -> dict[str, FunctionRule]:

@@ -30,7 +30,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Signature:
-    """A parsed signature with the letters that must stay whole."""
+    """A parsed signature with the letters that must stay whole; a method's has the package that defines it as `owner`."""
 
     operands: tuple[Group, ...]
     results: tuple[Group, ...]
@@ -38,6 +38,7 @@ class Signature:
     attends: bool = False
     zero_to_zero: bool = False
     picks: tuple[str, ...] = ()
+    owner: str = ""
 
     @property
     def contracted(self) -> frozenset[str]:

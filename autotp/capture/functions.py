@@ -25,6 +25,7 @@ from torch.utils import _pytree as pytree
 from ..axes.function import FunctionRule, Part
 from ..errors import TraceError
 from .calls import check_shapes
+from .owners import package_of
 
 # What is done instead of calling: (name of the operator rule, function, function for the result's shapes, args, kwargs).
 Call: TypeAlias = Callable[[str, Callable[..., Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
@@ -56,7 +57,7 @@ def register_table(table: FunctionTable) -> None:
 def opaque_functions(call: Call, module: nn.Module, rules: FunctionRules) -> Iterator[None]:
     """While it lasts, `call` is called in this thread in place of every opaque function: those of every table, those with a
     rule that the code of a module knows, and those with a derivative of their own. One at a time: tables are global."""
-    with _lock, _own_derivatives(call):
+    with _lock, _own_derivatives(call, rules):
         replaced = [
             (table.functions, name, function, _replacement(call, function, *own))
             for table in (*_tables, *_namespaces(module, rules))
@@ -110,7 +111,11 @@ def _namespaces(module: nn.Module, rules: FunctionRules) -> Sequence[FunctionTab
     def known(function: Any) -> tuple[str, Callable[..., Any]] | None:
         inner = function.func if isinstance(function, functools.partial) else function
         rule = rules.get(inner.__name__) if inspect.isfunction(inner) else None
-        return None if rule is None else (f"function.{inner.__name__}", _Shapes(rule, inner))
+        return (
+            None
+            if rule is None or rule.owner != package_of(inner)
+            else (f"function.{inner.__name__}", _Shapes(rule, inner))
+        )
 
     if not rules:
         return []
@@ -120,7 +125,7 @@ def _namespaces(module: nn.Module, rules: FunctionRules) -> Sequence[FunctionTab
 
 
 @contextmanager
-def _own_derivatives(call: Call) -> Iterator[None]:
+def _own_derivatives(call: Call, rules: FunctionRules) -> Iterator[None]:
     """Let every `torch.autograd.Function` stay opaque: a trace of what it computes would lose its derivative."""
     tracing, original = threading.get_ident(), torch.autograd.Function.__dict__["apply"]
 
@@ -128,7 +133,9 @@ def _own_derivatives(call: Call) -> Iterator[None]:
         function = _function_of(kind, original.__func__)
         if threading.get_ident() != tracing:
             return function(*args, **kwargs)
-        return call(f"function.{kind.__name__}", function, function, args, kwargs)
+        rule, owner = rules.get(kind.__name__), package_of(kind)
+        name = kind.__name__ if rule is not None and rule.owner == owner else f"{owner}:{kind.__qualname__}"
+        return call(f"function.{name}", function, function, args, kwargs)
 
     setattr(torch.autograd.Function, "apply", classmethod(apply))  # noqa: B010
     try:

@@ -29,6 +29,7 @@ from .opaque import (
     state_of,
     with_positions,
 )
+from .owners import package_behind
 from .symbols import Symbols
 
 
@@ -68,7 +69,7 @@ class OpaqueCall:
     """One step that becomes a node of `target`: the call of a method or function, or the reading of a value.
 
     Its tensors, then its symbolic numbers are the node's operands, in the order of the flat arguments. `bound` gives its
-    result while tracing.
+    result while tracing; `owner` is the package that defines a method.
     """
 
     name: str
@@ -78,6 +79,7 @@ class OpaqueCall:
     bound: Any
     handle: int | None = None
     path: Path = ()
+    owner: str = ""
     out_spec: pytree.TreeSpec | None = None
     out_constants: dict[int, Any] = field(default_factory=dict)
 
@@ -147,7 +149,8 @@ class Handles:
     def invoke(self, handle: int, path: Path, bound: Any, args: Any, kwargs: Any) -> Any:
         """Call a method: as a node if tensors go in or come out or the object changes, else as a guarded constant."""
         leaves, spec = pytree.tree_flatten((args, kwargs))
-        call = OpaqueCall(str(path[-1][1]), call_opaque, leaves, spec, bound, handle, path)
+        owner = package_behind(self._copies[handle], bound)
+        call = OpaqueCall(str(path[-1][1]), call_opaque, leaves, spec, bound, handle, path, owner)
         if any(isinstance(leaf, torch.Tensor) for leaf in leaves):
             return self._change(call)
         before = state_of(self._copies[handle])

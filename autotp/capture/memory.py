@@ -11,6 +11,30 @@ import torch
 from ..axes.operators.collect import collect
 
 
+def read_before_writes(graph: torch.fx.Graph) -> None:
+    """Let what is read before a write in place be a copy made there: a sum that waits may read it later than the model does.
+
+    Legal because the copy has the value that the model's code reads.
+    """
+    order = {node: i for i, node in enumerate(graph.nodes)}
+    for writer in [node for node in graph.nodes if "writes" in node.meta]:
+        shared = [node for node in writer.meta["writes"] if not node._erased]
+        for node in shared:
+            early = [user for user in node.users if user not in shared and _reads(user) and order[user] < order[writer]]
+            for user in early:
+                _copy(graph, node, user, order)
+
+
+def _copy(graph: torch.fx.Graph, value: torch.fx.Node, user: torch.fx.Node, order: dict[torch.fx.Node, int]) -> None:
+    if not isinstance(value.meta.get("val"), torch.Tensor) or user.target is torch.ops.aten.clone.default:
+        return
+    with graph.inserting_before(user):
+        copied = graph.call_function(torch.ops.aten.clone.default, (value,))
+    copied.meta = {key: held for key, held in value.meta.items() if key in ("val", "module")}
+    order[copied] = order[user]
+    user.replace_input_with(value, copied)
+
+
 def part_from_inputs(graph: torch.fx.Graph) -> None:
     """Put a marker between the memory of inputs that are written and everything else that is read or written."""
     for writer in [node for node in graph.nodes if "writes" in node.meta]:

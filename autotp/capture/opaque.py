@@ -96,6 +96,17 @@ def tensors_of(value: Any, seen: set[int] | None = None) -> Iterator[torch.Tenso
         yield from tensors_of(part, seen)
 
 
+def objects_in(value: Any, seen: set[int] | None = None) -> Iterator[Any]:
+    """An object and everything in its attributes and containers."""
+    seen = set() if seen is None else seen
+    if id(value) in seen or isinstance(value, type):
+        return
+    seen.add(id(value))
+    yield value
+    for part in _parts(value):
+        yield from objects_in(part, seen)
+
+
 def state_of(value: Any, seen: set[int] | None = None) -> list[Any]:
     """The constants in an object and the identities of its tensors: two lists differ if something in it was changed."""
     seen = set() if seen is None else seen

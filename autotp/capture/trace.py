@@ -37,7 +37,7 @@ from .handles import (
     handle_number,
     release,
 )
-from .memory import part_from_inputs
+from .memory import part_from_inputs, read_before_writes
 from .normalise import normalise
 from .opaque import Position, Widths, operator_value
 from .quiet import failures_are_answers
@@ -201,9 +201,7 @@ class _Tracer:
         for _, tensor in named:
             if id(tensor) not in fakes:
                 fake = self.symbols.tensor(tensor)
-                fakes[id(tensor)] = (
-                    fake.requires_grad_() if isinstance(tensor, nn.Parameter) and _is_float(fake) else fake
-                )
+                fakes[id(tensor)] = fake.requires_grad_() if _may_want_gradients(tensor) and _is_float(fake) else fake
         return {name: fakes[id(tensor)] for name, tensor in named}
 
     def _fake_input(self, number: int, tensor: torch.Tensor, dynamic: set[int]) -> torch.Tensor:
@@ -240,6 +238,7 @@ class _Tracer:
         guards = self.symbols.guards()
         graph, constants = self._graph(traced, names)
         normalise(graph, constants)
+        read_before_writes(graph)
         part_from_inputs(graph)
         return Traced(
             graph=graph,
@@ -318,6 +317,7 @@ class _Tracer:
         for node in graph.nodes:
             if node.op == "get_attr" and node.target in constants:
                 node.meta["val"] = constants[str(node.target)]
+                node.meta["gradient"] = constants[str(node.target)].requires_grad
         return graph, constants
 
 
@@ -328,6 +328,11 @@ def _become_attribute(graph: torch.fx.Graph, node: torch.fx.Node, name: str) -> 
         attribute.meta = dict(node.meta)
         node.replace_all_uses_with(attribute)
     graph.erase_node(node)
+
+
+def _may_want_gradients(tensor: torch.Tensor) -> bool:
+    """Returns if a program is for a tensor that wants a gradient: parameters may be frozen and thawed."""
+    return isinstance(tensor, nn.Parameter) or tensor.requires_grad
 
 
 def _is_float(tensor: torch.Tensor) -> bool:

@@ -163,7 +163,7 @@ class UnitForward:
 
     def first_parameter(self) -> nn.Parameter | None:
         """The first of the module's parameters, by whose dtype and device calls are told apart."""
-        return None if self._first is None else self._first[0][self._first[1]]
+        return None if self._first is None else self._first[0].get(self._first[1])
 
     @functools.cached_property
     def _first(self) -> tuple[dict[str, nn.Parameter | None], str] | None:

@@ -52,7 +52,7 @@ def rows(plan: autotp.Plan) -> int:
 def test_a_derivative_of_its_own_is_kept(tmp_path: Path) -> None:
     model, x = Stack(IsSteeper).double(), leaf(2, 3, HIDDEN)
     autotp.verify(model, 2, example=(x,)).raise_for_failure()
-    rules = folder(tmp_path, '[function.Steeper]\nsignature = "x: ... -> ..."\nzeros = "x"')
+    rules = folder(tmp_path, 'of = "tests"\n[function.Steeper]\nsignature = "x: ... -> ..."\nzeros = "x"')
     assert rows(autotp.plan(model, 3, example=(x,))) == INNER
     assert rows(autotp.plan(model, 3, example=(x,), rules=rules)) == INNER // 3
     autotp.verify(model, 3, example=(x,), rules=rules).raise_for_failure()
@@ -84,7 +84,7 @@ class PartlyRecurrent(Recurrent):
         return self.scan(y)[0] * self.decay  # type: ignore[no-any-return]
 
 
-RULE = '[function.recurrence]\nsignature = "x: b t c, decay: c -> b t c, b c"\nwhole = "t"\nzeros = "x"'
+RULE = 'of = "tests"\n[function.recurrence]\nsignature = "x: b t c, decay: c -> b t c, b c"\nwhole = "t"\nzeros = "x"'
 
 
 @pytest.mark.parametrize("kind", [Recurrent, PartlyRecurrent])
@@ -109,14 +109,14 @@ class OtherwiseRecurrent(Block):
 
 @pytest.mark.parametrize("signature", ["x: b t c -> b t c", "x: b t c, y: b c -> b t c"])
 def test_a_call_that_a_rule_does_not_describe_is_not_cut(signature: str, tmp_path: Path) -> None:
-    rules = folder(tmp_path, f'[function.recurrence_of_two]\nsignature = "{signature}"\nwhole = "t"')
+    rules = folder(tmp_path, f'of = "tests"\n[function.recurrence_of_two]\nsignature = "{signature}"\nwhole = "t"')
     model, x = Stack(OtherwiseRecurrent).double(), leaf(2, 3, HIDDEN)
     assert rows(autotp.plan(model, 2, example=(x,), rules=rules)) == INNER
     autotp.verify(model, 2, example=(x,), rules=rules).raise_for_failure()
 
 
 def test_a_rule_whose_result_has_other_dims_is_named(tmp_path: Path) -> None:
-    text = '[function.recurrence_of_two]\nsignature = "x: b t c, y: b t c -> b c"\nwhole = "t"'
+    text = 'of = "tests"\n[function.recurrence_of_two]\nsignature = "x: b t c, y: b t c -> b c"\nwhole = "t"'
     cut = Cut(Stack(OtherwiseRecurrent), leaf(2, 3, HIDDEN), rules=folder(tmp_path, text))
     assert "the rule of a function gives a result of 2 dims where it has 3" in cut.failures["blocks.0"]
 

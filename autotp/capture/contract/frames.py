@@ -48,7 +48,7 @@ class Observer(Protocol):
     def act(self, frame: types.FrameType, action: Action) -> None:
         """An instruction is about to run."""
 
-    def call(self, function: Any) -> None:
+    def call(self, function: Any, args: Any) -> None:
         """A function of torch is about to run."""
 
 
@@ -68,9 +68,9 @@ def _side(frame: types.FrameType) -> str:
     file = frame.f_code.co_filename
     if file.startswith("<"):  # made by exec, as a dataclass's methods are: it belongs where its globals do
         module = sys.modules.get(str(frame.f_globals.get("__name__")))
-        file = file if file.startswith(("<frozen", "<autotp")) else str(getattr(module, "__file__", file))
+        file = file if file.startswith(("<frozen importlib", "<autotp")) else str(getattr(module, "__file__", file))
     inner = file.startswith((_TORCH, _OWN, *_SIZES)) and not file.startswith(_MODULES)
-    if inner or file.startswith((*_REPORTING, "<frozen", "<autotp")):
+    if inner or file.startswith((*_REPORTING, "<frozen importlib", "<autotp")):
         side = "machinery"
     else:
         inside = file.startswith(_LIBRARY) and "site-packages" not in file
@@ -128,7 +128,7 @@ class Tracing(TorchFunctionMode):
         super().__exit__(*error)
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.observer.call(function)
+        self.observer.call(function, args)
         sys.settrace(None)  # following Python's every step takes as long again as the steps
         try:
             return function(*args, **(kwargs or {}))

@@ -152,13 +152,18 @@ def _entry(text: _Text, entries: Any, key: Any, value: Any) -> None:
 
 def _attribute(text: _Text, holder: Any, key: str, value: Any) -> None:
     _entry(text, own_attributes(holder), key, value)
+    if isinstance(value, torch.Tensor):
+        text.add(f"{text.name(value)}.requires_grad is {value.requires_grad}")
 
 
 def _tensor_entry(kind: str) -> Callable[[_Text, Any, str, Any], None]:
     def term(text: _Text, holder: Any, key: str, value: Any) -> None:
         entries = _held(holder, kind)
         if isinstance(value, torch.Tensor):  # which one it is may change: programs look it up
-            text.add(f"{text.name(entries)}[{key!r}] is not None")
+            place = f"{text.name(entries)}[{key!r}]"
+            text.add(
+                f"{place} is not None" if kind == "parameter" else f"{place}.requires_grad is {value.requires_grad}"
+            )
         else:
             _entry(text, entries, key, value)
 

@@ -8,14 +8,15 @@ from typing import Any
 import torch
 from torch.overrides import _get_current_function_mode_stack
 
-_OWN = __name__.partition(".")[0] + ".capture"
+_PACKAGE = __name__.partition(".")[0]
+_TRACING = _PACKAGE + ".capture"
 
 
 def _function_modes() -> tuple[Any, ...]:
-    """The modes that see every function of torch (a default device is one), but for our own."""
+    """The modes that see every function of torch (a default device is one), but for those of a trace itself."""
     if not torch._C._len_torch_function_stack():
         return ()
-    modes = [mode for mode in _get_current_function_mode_stack() if not type(mode).__module__.startswith(_OWN)]
+    modes = [mode for mode in _get_current_function_mode_stack() if not type(mode).__module__.startswith(_TRACING)]
     return tuple((type(mode), getattr(mode, "device", None)) for mode in modes)
 
 
@@ -25,6 +26,11 @@ class Modes:
 
     default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
     functions: tuple[Any, ...] = field(default_factory=_function_modes)
+
+    def stranger(self) -> str | None:
+        """A mode that would see the functions of a program in place of the model's, None if there is none."""
+        names = (f"{kind.__module__}.{kind.__qualname__}" for kind, _ in self.functions)
+        return next((name for name in names if name.partition(".")[0] not in ("torch", _PACKAGE)), None)
 
     def hold(self) -> bool:
         """Returns if they are the same now."""

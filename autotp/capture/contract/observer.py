@@ -17,6 +17,7 @@ from typing import Any
 import numpy
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from ...errors import TraceError
 from .frames import Action, Tracing, is_observed
@@ -24,7 +25,7 @@ from .guards import Contract, Guard
 from .modes import Modes
 from .snapshot import Snapshots
 from .source import MISSING, Source, dense_class, own_attributes, static_attribute
-from .values import CONTAINERS, MOST_ITEMS, PROBES, kind_of
+from .values import CONTAINERS, MOST_ITEMS, PROBES, kind_of, wanted_gradients
 
 _active: dict[int, Observer] = {}
 _PARTS = frozenset({"_modules", "_parameters", "_buffers"})
@@ -37,6 +38,20 @@ _LEAVES = {
     torch.Tensor.backward: "backward",
     torch.Tensor.set_: "set_",
 }
+_NUMBERS = frozenset(
+    {
+        torch.Tensor.item,
+        torch.Tensor.tolist,
+        torch.Tensor.numpy,
+        torch.Tensor.__bool__,
+        torch.Tensor.__int__,
+        torch.Tensor.__float__,
+        torch.Tensor.__index__,
+        torch.equal,
+        torch.allclose,
+    }
+)
+_GRADIENTS = frozenset(getattr(torch.Tensor, name).__get__ for name in ("requires_grad", "is_leaf", "grad_fn", "grad"))
 _HOOK_MANNERS = frozenset(
     {"_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs"}
 )
@@ -58,6 +73,7 @@ class Observer:
         self.aliases: list[tuple[Source, Source]] = []
         self.tensors: dict[int, tuple[torch.Tensor, Source]] = {}
         self.functions: dict[types.CodeType, list[tuple[Any, Source]]] = {}
+        self.entered: set[tuple[int, Source]] = set()
         self.own_code: set[types.CodeType] = set()  # of functions that the trace itself makes
         self.patched: dict[type, Any] = {}
         self.told: dict[type, bool] = {}
@@ -74,6 +90,7 @@ class Observer:
             self.parts[id(part)] = own, path
             self.twins[id(own)] = part
             self.snapshots.take(part, source.__str__)
+            self.snapshots.take_class(type(part), source.__str__)
         self._note_aliases()
 
     def _part_source(self, path: str) -> Source:
@@ -108,10 +125,11 @@ class Observer:
         self.order.setdefault(source)
         return source
 
-    def refuse(self, reason: str) -> None:
-        """Say why there can be no program. The code that is traced may catch the error, so it is kept."""
+    def refuse(self, reason: str, moving: bool = False) -> None:
+        """Say why there can be no program. The code that is traced may catch the error, so it is kept. What is `moving`
+        cannot be put back, so the code does not go on in any case."""
         self.problem = self.problem or reason
-        if not self.lenient:
+        if moving or not self.lenient:
             raise TraceError(self.problem)
 
     def fixed(self, value: Any) -> Source:
@@ -122,6 +140,8 @@ class Observer:
         """What was read is held by the traced code from now on: what can be read from it is observed."""
         kind = kind_of(value)
         if kind in ("constant", "identity"):
+            if isinstance(value, type):
+                self.snapshots.take_class(value, source.__str__)
             return
         if id(value) in self.known:
             first = self.known[id(value)][1]
@@ -139,7 +159,9 @@ class Observer:
         elif kind in PROBES:
             self._reach_probed(value, source, PROBES[kind])
         else:
-            self.refuse(f"it reads {source}, and nothing can tell what a {type(value).__qualname__} gives")
+            self.refuse(
+                f"it reads {source}, and nothing can tell what a {type(value).__qualname__} gives", kind == "moving"
+            )
 
     def _reach_tensor(self, value: torch.Tensor, source: Source) -> None:
         if isinstance(value, nn.Parameter):
@@ -151,6 +173,9 @@ class Observer:
 
     def _reach_method(self, value: Any, source: Source) -> None:
         self._reach_slots(value, source, ("__func__", "__self__"))
+
+    def _reach_random(self, value: Any, source: Source) -> None:
+        self.snapshots.take_random(value, source.__str__)
 
     def _reach_partial(self, value: Any, source: Source) -> None:
         self._reach_slots(value, source, ("func", "args", "keywords"))
@@ -195,6 +220,7 @@ class Observer:
     def _reach_object(self, value: Any, source: Source) -> None:
         self.note(source, "type")
         self.snapshots.take(value, source.__str__)
+        self.snapshots.take_class(type(value), source.__str__)
         if not self._watch(type(value)):
             self._read_all(value, source)
 
@@ -206,6 +232,8 @@ class Observer:
     def begin(self, leaves: Sequence[Any]) -> None:
         """The unit's forward is about to run, with these arguments: functions among them may run in it, and a call's key
         says which ones they are."""
+        if (stranger := self.modes.stranger()) is not None:
+            self.refuse(f"{stranger} watches the functions of torch, and a program calls others")
         own = own_attributes(self.twins[id(self.live)]).get("forward")
         if own is not None:
             self.reach(own, self.fixed(own))
@@ -325,8 +353,10 @@ class Observer:
         if captured and not functions and code not in self.own_code:
             self.refuse(f"it calls {code.co_qualname}, whose variable {captured[0]} nothing can look up again")
         for function, source in list(functions):
-            if function is None:
+            if (id(function), source) in self.entered:
                 continue
+            self.entered.add((id(function), source))
+            self.note(source, "slot", "__code__")
             for name in captured:
                 cell = self.note(source, "cell", name)
                 self._reach_held(cell.get(self.live), cell)
@@ -334,7 +364,6 @@ class Observer:
                 if getattr(function, name):
                     slot = self.note(source, "slot", name)
                     self.reach(getattr(function, name), slot)
-        self.functions[code] = [(None, source) for _, source in functions]
 
     def _reach_held(self, value: Any, source: Source) -> None:
         """As `reach`; a module of the unit may stand in a closure, which the twin's has its twin in."""
@@ -355,12 +384,21 @@ class Observer:
             return  # a variable of a call that is traced
         if action.operation.endswith("GLOBAL"):
             self.snapshots.take_entry(frame.f_globals, action.name)
+        for function, _ in self.functions.get(frame.f_code, ()):
+            if action.name in function.__code__.co_freevars:
+                self.snapshots.take_cell(function.__closure__[function.__code__.co_freevars.index(action.name)])
         self.refuse(f"it sets {action.name}, which outlives the call")
 
-    def call(self, function: Any) -> None:
-        """A function of torch runs; some leave in a tensor what a graph does not have."""
+    def call(self, function: Any, args: Any) -> None:
+        """A function of torch runs; some leave in a tensor what a graph does not have, some read what is in one."""
         if function in _LEAVES:
             self.refuse(f"it calls {_LEAVES[function]} of a tensor, of which a program knows nothing")
+        if function in _NUMBERS and not isinstance(args[0], FakeTensor):
+            self.refuse("it reads the numbers of a tensor that it keeps")
+        if function in _GRADIENTS:
+            wanted = self.note(self.root, "probe", wanted_gradients)
+            if not all(wanted.get(self.live)):
+                self.refuse("it asks whether a tensor wants a gradient, and some of its parameters want none")
 
     def _read_global(self, frame: types.FrameType, action: Action) -> None:
         if action.operation == "LOAD_NAME" and action.name in frame.f_locals:
@@ -378,7 +416,13 @@ class Observer:
             if isinstance(value, types.ModuleType):
                 source, found = self.note(source, "attribute", name), vars(value).get(name, MISSING)
             elif isinstance(value, type):
-                source, found = self.note(source, "class", name), static_attribute(value, name)[0]
+                held, (found, _) = source, static_attribute(value, name)
+                source = self.note(held, "class", name)
+                if found is MISSING:  # a class is an object of its own class
+                    source = self.note(self.note(held, "type"), "class", name)
+                    found = static_attribute(type(value), name)[0]
+            elif isinstance(value, types.FunctionType):
+                source, found = self.note(source, "attribute", name), vars(value).get(name, MISSING)
             else:
                 return
             if found is MISSING:
@@ -396,7 +440,8 @@ class Observer:
         """Observe what runs in this thread. State that was written is put back. Raises TraceError if there was any, or if
         something cannot be observed, unless it is `lenient`."""
         self.lenient = lenient
-        drawn = _random_states()
+        for each, name in ((random._inst, "Python's"), (numpy.random.mtrand._rand, "numpy's")):  # type: ignore[attr-defined]
+            self.snapshots.take_random(each, lambda name=name: f"the state of {name} random generator")  # type: ignore[misc]
         for part, source in list(self.known.values()):
             if not self._watch(type(part)):
                 self._read_all(self.parts[id(part)][0], source)
@@ -413,8 +458,6 @@ class Observer:
                     kind.__getattribute__ = own  # type: ignore[method-assign]
             self.patched.clear()
             written = self.snapshots.restore()
-            if _random_states(restore=drawn):
-                written = "the state of a random generator"
         if lenient:
             return
         if self.problem is not None:
@@ -441,15 +484,3 @@ def _place_to_tell(kind: type) -> type | None:
 
 
 _HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8
-
-
-def _random_states(restore: Any = None) -> Any:
-    """The states of Python's and numpy's generators; with `restore`, returns if they were others, and sets them back."""
-    now = random.getstate(), numpy.random.get_state()
-    if restore is None:
-        return now
-    same = now[0] == restore[0] and all(map(numpy.array_equal, now[1], restore[1]))
-    if not same:
-        random.setstate(restore[0])
-        numpy.random.set_state(restore[1])
-    return not same

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable
+import copy
+import gc
+import random
+import sys
+import types
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy
+import torch
 from torch import nn
 
 from .source import MISSING, own_attributes
@@ -19,6 +25,9 @@ class Snapshots:
         self.taken: dict[int, tuple[Any, Any, Callable[[], str]]] = {}
         self.entries: list[tuple[dict[str, Any], str, Any]] = []
         self.caches: list[tuple[Any, int]] = []
+        self.cells: list[tuple[types.CellType, Any]] = []
+        self.classes: dict[type, tuple[dict[str, Any], Callable[[], str]]] = {}
+        self.random: dict[int, tuple[Any, Any, Callable[[], str]]] = {}
 
     def take(self, value: Any, name: Callable[[], str]) -> None:
         """Remember the present state of a container, an object, an array, or a module with its parameters and buffers."""
@@ -33,23 +42,93 @@ class Snapshots:
         """Remember how many results a memoising function keeps."""
         self.caches.append((function, function.cache_info().currsize))
 
+    def take_cell(self, cell: types.CellType) -> None:
+        """Remember a variable of a closure."""
+        self.cells.append((cell, cell.cell_contents))
+
+    def take_class(self, kind: type, name: Callable[[], str]) -> None:
+        """Remember what a class, and those that it inherits from, have under their names, where a model's code made them."""
+        for each in kind.__mro__:
+            if each not in self.classes and each.__flags__ & _HEAP_TYPE and not _is_of_library(each):
+                self.classes[each] = dict(vars(each)), name
+
+    def take_random(self, generator: Any, name: Callable[[], str]) -> None:
+        """Remember the state of a random generator."""
+        if id(generator) not in self.random:
+            self.random[id(generator)] = generator, _drawn(generator), name
+
     def restore(self) -> str | None:
         """Put back what was written; returns what it was, None if nothing was."""
-        written = None
-        for value, before, name in self.taken.values():
-            difference = _difference(before, _state(value))
-            if difference is not None:
-                written = written or name() + difference
-                _give(value, before)
+        for cell, content in reversed(self.cells):
+            cell.cell_contents = content
         for namespace, key, old in reversed(self.entries):
             if old is MISSING:
                 namespace.pop(key, None)
             else:
                 namespace[key] = old
+        written = [*self._restore_values(), *self._restore_classes(), *self._restore_random(), *self._restore_caches()]
+        return written[0] if written else None
+
+    def _restore_values(self) -> Iterator[str]:
+        for value, before, name in self.taken.values():
+            difference = _difference(before, _state(value))
+            if difference is not None:
+                yield name() + difference
+                _give(value, before)
+
+    def _restore_classes(self) -> Iterator[str]:
+        for kind, (before, name) in self.classes.items():
+            for key in [key for key in {**before, **vars(kind)} if before.get(key) is not vars(kind).get(key)]:
+                yield f"{key} of the class of {name()}"
+                if key in before:
+                    setattr(kind, key, before[key])
+                else:
+                    delattr(kind, key)
+
+    def _restore_random(self) -> Iterator[str]:
+        for generator, state, name in self.random.values():
+            if repr(_drawn(generator)) != repr(state):
+                yield name()
+                _set_drawn(generator, state)
+
+    def _restore_caches(self) -> Iterator[str]:
+        """Results that are tensors are a trace's own; any others are what the model would have kept."""
         for function, size in self.caches:
-            if function.cache_info().currsize != size:
-                function.cache_clear()  # what it has kept is the trace's; it computes the rest again
-        return written
+            if function.cache_info().currsize != size and _holds_tensors(function):
+                yield f"what {function.__name__} keeps"
+                function.cache_clear()
+
+
+def _holds_tensors(value: Any, depth: int = 4) -> bool:
+    if isinstance(value, torch.Tensor):
+        return True
+    inside = (
+        [] if not depth or isinstance(value, (type, types.ModuleType, types.FunctionType)) else gc.get_referents(value)
+    )
+    return any(_holds_tensors(part, depth - 1) for part in inside)
+
+
+_HEAP_TYPE = 1 << 9
+
+
+def _is_of_library(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] in ("torch", "builtins", *sys.stdlib_module_names)
+
+
+def _drawn(generator: Any) -> Any:
+    """The state of a random generator, as it is set back."""
+    if isinstance(generator, numpy.random.Generator):
+        return copy.deepcopy(generator.bit_generator.state)
+    return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
+
+
+def _set_drawn(generator: Any, state: Any) -> None:
+    if isinstance(generator, numpy.random.Generator):
+        generator.bit_generator.state = state
+    elif isinstance(generator, random.Random):
+        generator.setstate(state)
+    else:
+        generator.set_state(state)
 
 
 def _state(value: Any) -> dict[str, Any]:
@@ -58,7 +137,7 @@ def _state(value: Any) -> dict[str, Any]:
         state["array"] = value.copy()
         return state
     if isinstance(value, dict):
-        state["items"] = dict(value)
+        state["items"] = dict(dict.items(value))  # a class of its own may make entries where they are asked for
     elif isinstance(value, (list, collections.deque)):
         state["items"] = list(value)
     elif isinstance(value, set):
@@ -114,8 +193,10 @@ def _give(value: Any, before: dict[str, Any]) -> None:
         return
     items = before.get("items")
     if isinstance(value, dict):
-        dict.clear(value)
-        dict.update(value, items or {})
+        plain = collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
+        plain.clear(value)
+        for key, item in (items or {}).items():
+            plain.__setitem__(value, key, item)
     elif isinstance(value, list):
         value[:] = items or []
     elif isinstance(value, (set, collections.deque)):

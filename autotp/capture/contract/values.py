@@ -55,12 +55,11 @@ _BY_IDENTITY = (
     classmethod,
     staticmethod,
 )
-# Their state is out of sight, and changes as they are used.
-_MOVING = (random.Random, numpy.random.Generator, numpy.random.RandomState, types.GeneratorType)
+RANDOM = (random.Random, numpy.random.Generator, numpy.random.RandomState)
 
 
 def kind_of(value: Any) -> str:
-    """The kind of a value, "unobservable" if nothing can tell what is read from it."""
+    """The kind of a value: "unobservable" if nothing can tell what is read from it, "moving" if reading changes it, too."""
     for classes, kind in _KINDS:
         if isinstance(value, classes):
             return kind
@@ -68,7 +67,9 @@ def kind_of(value: Any) -> str:
         return "identity" if isinstance(value.__self__, (type, types.ModuleType, type(None))) else "bound"
     if isinstance(value, _BY_IDENTITY) or type(value) is object or _is_of_torch(type(value)):
         return "identity"
-    return "unobservable" if isinstance(value, Iterator) or not _has_plain_state(type(value)) else "object"
+    if isinstance(value, Iterator):
+        return "moving"
+    return "object" if _has_plain_state(type(value)) else "unobservable"
 
 
 _KINDS: tuple[tuple[Any, str], ...] = (
@@ -79,7 +80,9 @@ _KINDS: tuple[tuple[Any, str], ...] = (
     (types.MethodType, "method"),
     (_CACHE, "cache"),
     (contextvars.ContextVar, "variable"),
-    (_MOVING, "unobservable"),
+    (threading.local, "unobservable"),
+    (RANDOM, "random"),
+    (types.GeneratorType, "moving"),
     (CONTAINERS, "container"),
     (functools.partial, "partial"),
     (numpy.ndarray, "array"),
@@ -89,14 +92,14 @@ _KINDS: tuple[tuple[Any, str], ...] = (
 
 def _is_of_torch(kind: type) -> bool:
     """Returns if torch's own Python is behind an object: what it keeps is not a model's state."""
-    return kind.__module__.partition(".")[0] in _REPORTED and kind is not threading.local
+    return kind.__module__.partition(".")[0] in _REPORTED
 
 
 _REPORTED = frozenset({"torch", "sympy", "typing", "logging", "_thread"})
 
 
 _OPEN = (object, dict, list, tuple, set, frozenset, collections.OrderedDict, collections.defaultdict, collections.deque)
-_OPEN_NAMES = frozenset({"types.SimpleNamespace", "_thread._local", "builtins.BaseException", "builtins.Exception"})
+_OPEN_NAMES = frozenset({"types.SimpleNamespace", "builtins.BaseException", "builtins.Exception"})
 
 
 def _has_plain_state(kind: type) -> bool:
@@ -162,6 +165,11 @@ def cache_state(value: Any) -> Any:
 def variable_state(value: Any) -> Any:
     """What a context variable is set to."""
     return value.get(MISSING)
+
+
+def wanted_gradients(module: Any) -> Any:
+    """Which parameters of a module want gradients."""
+    return tuple(parameter.requires_grad for parameter in module.parameters())
 
 
 def referent(value: Any) -> Any:
