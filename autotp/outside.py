@@ -17,6 +17,7 @@ from .errors import AutotpError, in_one_line, nearest
 
 # Larger whole numbers are no sizes of anything, and computing with them takes longer and longer.
 LARGEST = 2**62
+_LONGEST_NAME, _DEEPEST_NAME = 255, 16  # bytes of a file's name; folders on the way to it
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 80
 _SHORT.maxlevel = 2
@@ -121,7 +122,13 @@ def _place(path: Any) -> str:
 
 
 def is_name_inside(name: str) -> bool:
-    """Returns if a file name of an index, with `/` between folders, stays inside the folder that it is read against."""
+    """Returns if a file name of an index, with `/` between folders, can be one and stays in the folder it is read against."""
     path = PurePosixPath(name)
+    try:
+        longest = max((len(part.encode()) for part in path.parts), default=0)
+    except UnicodeEncodeError:
+        return False  # half of a character
+    if longest > _LONGEST_NAME or len(path.parts) > _DEEPEST_NAME:
+        return False
     plain = name.strip() and "\0" not in name and "\\" not in name and not PureWindowsPath(name).drive
     return bool(plain) and not path.is_absolute() and ".." not in path.parts and bool(path.parts)

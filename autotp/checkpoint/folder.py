@@ -34,8 +34,13 @@ def inside(folder: Path, name: str) -> Path:
     The folder of a model in the cache of huggingface_hub has links to the blobs beside it; to those they may lead.
     """
     if not is_name_inside(name):
-        raise CheckpointError(f"{folder} names the file {brief(name)}, which lies outside of it; copy the file into it")
-    real, root = (folder / name).resolve(), folder.resolve()
+        raise CheckpointError(
+            f"{folder} names {brief(name)}, which is no file in it, but outside or nowhere; copy it there"
+        )
+    try:
+        real, root = (folder / name).resolve(), folder.resolve()
+    except (OSError, RuntimeError) as error:  # links in a circle
+        raise CheckpointError(f"cannot read {folder / name}: its links lead nowhere") from error
     roots = [root, *([root.parents[1] / "blobs"] if root.parent.name == "snapshots" else [])]
     if not any(real.is_relative_to(allowed) for allowed in roots):
         raise CheckpointError(

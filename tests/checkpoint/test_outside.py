@@ -151,12 +151,22 @@ def test_an_index_does_not_lead_out_of_its_folder(tmp_path: Path, entry: str) ->
     assert "outside" in one_line(lambda: read_folder(folder))
 
 
-MAPS = ("[]", '{"a": 3}', '{"a": ""}', '{"a": "."}', '{"a": "a\\u0000"}', '{"a": "x", "a": "y"}')
+LONG = json.dumps({"a": "9" * 400})
+MAPS = (
+    *("[]", '{"a": 3}', '{"a": ""}', '{"a": "."}', r'{"a": "a\u0000"}', '{"a": "x", "a": "y"}', r'{"a": "\ud800"}'),
+    *(LONG, json.dumps({"a": "x/" * 9999})),
+)
 
 
 @pytest.mark.parametrize("text", ["[]", "3", "{", "[" * 99_999, *(f'{{"weight_map": {files}}}' for files in MAPS)])
 def test_what_is_no_index_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / INDEX).write_text(text)
+    one_line(lambda: read_folder(tmp_path))
+
+
+def test_links_in_a_circle_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "x").symlink_to(tmp_path / "x")
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"a": "x"}}))
     one_line(lambda: read_folder(tmp_path))
 
 
