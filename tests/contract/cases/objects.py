@@ -488,3 +488,18 @@ def parameter_in_a_list():
         held[0] = nn.Parameter(values(INNER, seed=3))
 
     yield from holding(shared, lambda h: h[0], change, other)
+
+
+class Makes(OrderedDict):
+    """A table that makes an object of an entry whenever it is asked, as tables of activations do."""
+
+    def __getitem__(self, name):
+        return super().__getitem__(name)()
+
+
+@case()
+def table_that_makes_its_entries():
+    def other(table):
+        dict.__setitem__(table, "act", nn.Tanh)
+
+    yield from holding(Makes(act=nn.ReLU), lambda table: table["act"](torch.ones(1).double()), other)
