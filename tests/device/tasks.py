@@ -213,39 +213,6 @@ def adapters_differ() -> float:
     return max(apart)
 
 
-def trainer_differs(folder: Path) -> float:
-    """ParallelTrainer beside the dense steps that it should make."""
-    from transformers import TrainingArguments
-
-    from autotp.trainer import ParallelTrainer
-
-    dense = dense_model("llama").train()
-    steps = [batch(dense, step) for step in range(STEPS)]
-    rows = [{name: value[i] for name, value in each.items()} for each in steps for i in range(4)]
-    settings = TrainingArguments(
-        str(folder),
-        per_device_train_batch_size=4,
-        max_steps=STEPS,
-        learning_rate=RATE,
-        weight_decay=1e-2,
-        lr_scheduler_type="constant",
-        max_grad_norm=LIMIT,
-        report_to=[],
-        disable_tqdm=True,
-        save_strategy="no",
-        dataloader_pin_memory=False,
-        train_sampling_strategy="sequential",
-    )
-    with Float64():
-        parallel = autotp.parallelize(copy.deepcopy(dense))
-        trainer = ParallelTrainer(parallel, settings, train_dataset=rows)
-        assert trainer.args.device.type == DEVICE
-        trainer.train()
-    train(dense, steps)
-    assert is_here(parallel)
-    return weights_differ(parallel, dense)
-
-
 def groups_made() -> tuple[int, int, int, bool]:
     """How many groups there are before, with two models, and with a third after both are gone; and if a given mesh is used."""
     import gc

@@ -107,11 +107,3 @@ def test_checkpoints_everywhere(tmp_path: Path, world: str) -> None:
     dense_model("llama").save_pretrained(tmp_path / "source")
     for found in run_on_device(tasks.checkpoints_differ, 4, tmp_path / "source", tmp_path, world=world):
         assert found < EXACT
-
-
-@pytest.mark.sweep
-@pytest.mark.parametrize("world", WORLDS)
-def test_trainer(tmp_path: Path, world: str) -> None:
-    pytest.importorskip("accelerate", reason="Trainer needs accelerate, which is not installed")
-    for found in run_on_device(tasks.trainer_differs, 2, tmp_path, world=world):
-        assert found < EXACT
