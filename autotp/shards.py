@@ -24,6 +24,7 @@ from .planner.make import make_plan
 from .planner.plan import Plan
 from .planner.survey import survey
 from .rewrite.apply import apply_plan, make_compilers
+from .runtime.cut.origin import IsCut
 from .runtime.simulate import alone
 
 
@@ -67,7 +68,8 @@ def _write_whole(file: Path, tensors: Mapping[str, Lazy]) -> None:
 
 def _write_ranks(model: nn.Module, tensors: Mapping[str, Lazy], folder: Path, tp: int, stack: ExitStack) -> None:
     layouts = state_of(model).layouts
-    held = {n: t for n, t in model.state_dict(keep_vars=True).items() if n in tensors and first_names(model)[n] == n}
+    state = {n: t.local() if isinstance(t, IsCut) else t for n, t in model.state_dict(keep_vars=True).items()}
+    held = {n: t for n, t in state.items() if n in tensors and first_names(model)[n] == n}
     writers = []
     for rank in range(tp):
         own = ranked.rank_folder(folder, rank, tp)

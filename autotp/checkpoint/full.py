@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 from ..axes.layout import Factor, Layout
 from ..errors import UsageError
 from ..rewrite.apply import ATTRIBUTE, Parallel, held_in, join_path
-from ..runtime.cut.origin import parts_only
+from ..runtime.cut.origin import IsCut, parts_only
 from ..runtime.ranks import Ranks
 from ..runtime.slices import assembled
 
@@ -67,4 +67,5 @@ def undivided(value: torch.Tensor) -> torch.Tensor:
 
 def whole(local: torch.Tensor, layouts: tuple[Layout, ...], ranks: Ranks) -> torch.Tensor:
     """The whole tensor of which every rank holds a part, without padding."""
+    local = local.local() if isinstance(local, IsCut) else local
     return assembled(ranks.all_gather(local, (Factor(ranks.size, 1),), "checkpoint"), layouts)
