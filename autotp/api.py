@@ -34,7 +34,8 @@ from .report.diff import GraphDiff, make_diff
 from .rewrite.again import apply_again, held_layouts, is_changed, values_added
 from .rewrite.apply import apply_plan, check_plan, make_compilers
 from .rewrite.held import ATTRIBUTE, dense_structure
-from .runtime.devices import move, rank_device
+from .runtime.devices import rank_device
+from .runtime.moving import move
 from .runtime.ranks import ProcessRanks, Ranks
 
 # What a user may name as a model: a module, a transformers configuration, a folder, a config.json or a type name.

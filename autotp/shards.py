@@ -26,6 +26,7 @@ from .planner.make import make_plan
 from .planner.plan import Plan
 from .planner.survey import survey
 from .rewrite.apply import apply_plan, check_plan, make_compilers
+from .runtime.cut.origin import IsCut
 from .runtime.simulate import alone
 
 SHARD, MERGE = "autotp.shard", "autotp.merge"
@@ -81,7 +82,8 @@ def _write_whole(file: Path, tensors: Mapping[str, Lazy]) -> None:
 
 def _write_ranks(model: nn.Module, tensors: Mapping[str, Lazy], folder: Path, tp: int) -> None:
     layouts = state_of(model).layouts
-    held = {n: t for n, t in model.state_dict(keep_vars=True).items() if n in tensors and first_names(model)[n] == n}
+    state = {n: t.local() if isinstance(t, IsCut) else t for n, t in model.state_dict(keep_vars=True).items()}
+    held = {n: t for n, t in state.items() if n in tensors and first_names(model)[n] == n}
     shapes = {n: (t.dtype, t.shape) for n, t in held.items()}
     total = sum(tensor.numel() * tensor.itemsize for tensor in held.values())
     with ExitStack() as stack, bar("cutting", total * tp, 0) as tell:

@@ -98,7 +98,9 @@ def load(folder: Path, way: str, plans: Path) -> Measured:
     touch(model)
     times = call, time.perf_counter() - start, time.process_time() - processor
     if way == THEIRS:
-        held = sum(getattr(p, "_local_tensor", p).nbytes for p in model.parameters())
+        held = sum(
+            (p.local() if hasattr(p, "local") else getattr(p, "_local_tensor", p)).nbytes for p in model.parameters()
+        )
         return Measured(*times, bare, peak, held, 0, 0)
     loaded = autotp.loading(model)
     cut = state_of(model).layouts

@@ -12,7 +12,7 @@ from ..axes.layout import Factor, Layout
 from ..errors import UsageError
 from ..rewrite.apply import Parallel
 from ..rewrite.held import ATTRIBUTE, held_in, join_path
-from ..runtime.cut.origin import parts_only
+from ..runtime.cut.origin import IsCut, parts_only
 from ..runtime.ranks import Ranks
 from ..runtime.slices import assembled
 
@@ -68,4 +68,5 @@ def undivided(value: torch.Tensor) -> torch.Tensor:
 
 def whole(local: torch.Tensor, layouts: tuple[Layout, ...], ranks: Ranks) -> torch.Tensor:
     """The whole tensor of which every rank holds a part, without padding."""
+    local = local.local() if isinstance(local, IsCut) else local
     return assembled(ranks.all_gather(local, (Factor(ranks.size, 1),), "checkpoint"), layouts)

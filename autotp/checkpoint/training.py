@@ -12,8 +12,9 @@ import torch
 from torch import nn
 from torch.distributed.checkpoint.stateful import Stateful
 
-from ..axes.layout import Layout
 from ..errors import CheckpointError
+from ..runtime.cut.origin import IsCut, Origin
+from ..runtime.cut.tensor import CutTensor
 from .full import state_of
 from .part import Part
 from .resume import load_state, save_state
@@ -34,8 +35,7 @@ class TrainingState(Stateful):
     Everything is kept under the dense model's parameter names and in its shapes. Loading works in place: a fresh
     optimizer gets its state first, without a step and without touching a parameter.
 
-    Raises CheckpointError for an optimizer that has parameters the model has not, or keeps state of a cut parameter
-    in a shape of its own.
+    Raises CheckpointError for an optimizer that has parameters the model has not.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
@@ -49,9 +49,7 @@ class TrainingState(Stateful):
             complete(self.optimizer)
             names = self._names()
             slots = {
-                names[id(p)]: {
-                    slot: self._shared(names[id(p)], slot, p, v) for slot, v in self.optimizer.state[p].items()
-                }
+                names[id(p)]: {slot: self._shared(v) for slot, v in self.optimizer.state[p].items()}
                 for p in parameters(self.optimizer)
                 if self.optimizer.state.get(p)
             }
@@ -63,7 +61,8 @@ class TrainingState(Stateful):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a state of `state_dict`, into which a checkpoint was loaded."""
-        self.model.load_state_dict(_local(state["model"]))
+        _clear_paddings(state["model"])
+        self.model.load_state_dict(state["model"])
         if self.optimizer is None:
             return
         names, loaded = self._names(), state["optimizer"]
@@ -75,7 +74,7 @@ class TrainingState(Stateful):
         count = iter(range(len(numbers)))
         self.optimizer.load_state_dict(
             {
-                "state": {numbers[name]: _local(slots) for name, slots in loaded["state"].items()},
+                "state": {numbers[name]: self._taken(name, slots) for name, slots in loaded["state"].items()},
                 "param_groups": [
                     {**group, "params": [next(count) for _ in group["params"]]} for group in loaded["param_groups"]
                 ],
@@ -109,16 +108,21 @@ class TrainingState(Stateful):
             )
         return names
 
-    def _shared(self, name: str, slot: str, parameter: torch.Tensor, value: Any) -> Any:
-        layouts: tuple[Layout, ...] | None = self.parallel.layouts.get(name)
-        if layouts is None or not isinstance(value, torch.Tensor) or value.dim() == 0:
-            return value
-        if value.shape != parameter.shape:
-            raise CheckpointError(
-                f"the optimizer's {slot!r} of {name!r} has the shape {tuple(value.shape)}, not the parameter's"
-                f" {tuple(parameter.shape)}, so it is not known how it is cut; use an optimizer that keeps state by element"
-            )
-        return Part.of(value, layouts, self.parallel.ranks.rank)
+    def _shared(self, value: Any) -> Any:
+        """What was made of a cut parameter by element is cut as it is; any other state is whole on every rank."""
+        return (
+            Part.of(value.local(), value.origin.layouts, self.parallel.ranks.rank)
+            if isinstance(value, IsCut)
+            else value
+        )
+
+    def _taken(self, name: str, slots: dict[str, Any]) -> dict[str, Any]:
+        _clear_paddings(slots)
+        ranks = self.parallel.ranks
+        return {
+            slot: CutTensor.of(value.local, Origin(value.layouts, ranks, name)) if isinstance(value, Part) else value
+            for slot, value in slots.items()
+        }
 
 
 def parameters(optimizer: torch.optim.Optimizer) -> Iterator[nn.Parameter]:
@@ -126,12 +130,10 @@ def parameters(optimizer: torch.optim.Optimizer) -> Iterator[nn.Parameter]:
     return (parameter for group in optimizer.param_groups for parameter in group["params"])
 
 
-def _local(state: dict[str, Any]) -> dict[str, Any]:
-    """Plain local tensors for parts, their padding zero."""
+def _clear_paddings(state: dict[str, Any]) -> None:
     for value in state.values():
         if isinstance(value, Part):
             value.clear_padding()
-    return {name: value.local if isinstance(value, Part) else value for name, value in state.items()}
 
 
 def complete(optimizer: torch.optim.Optimizer) -> None:

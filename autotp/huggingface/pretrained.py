@@ -20,6 +20,7 @@ from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 from ..capture.clone import on_meta
 from ..checkpoint.folder import CANDIDATES
 from ..errors import AutotpError, CheckpointError, UsageError, in_one_line
+from ..runtime.cut.origin import parts_only
 from .models import model_class
 from .quantized import dequantizing
 
@@ -150,8 +151,10 @@ def original_format(model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> di
     `tensors` are whole, by the model's own names; lazy ones stay lazy.
     """
     ignored = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
-    names = {n: t.to("meta") for n, t in model.state_dict(keep_vars=True).items() if n in tensors and n not in ignored}
-    kept = remove_tied_weights_from_state_dict(names, model)  # type: ignore[arg-type]
+    with parts_only():
+        state = model.state_dict(keep_vars=True)
+        names = {n: t.to("meta") for n, t in state.items() if n in tensors and n not in ignored}
+        kept = remove_tied_weights_from_state_dict(names, model)  # type: ignore[arg-type]
     with torch.no_grad():
         return revert_weight_conversion(dense_twin(model, tensors), {name: tensors[name] for name in kept})
 

@@ -71,17 +71,8 @@ def backend_of_machine(ranks: int) -> str:
     return f"cpu:gloo,{accelerator.type}:{dist.get_default_backend_for_device(accelerator)}"
 
 
-def move(model: nn.Module, device: torch.device) -> None:
-    """Put what a model holds on a device: tied parameters stay tied, and what is on the meta device stays there."""
-    moved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-    for slots, name, tensor in _slots(model):
-        if tensor.device not in (device, torch.device("meta")):
-            if id(tensor) not in moved:
-                moved[id(tensor)] = tensor, _moved(tensor, device)
-            slots[name] = moved[id(tensor)][1]
-
-
-def _slots(model: nn.Module) -> Iterator[tuple[dict[str, torch.Tensor | None], str, torch.Tensor]]:
+def slots_of(model: nn.Module) -> Iterator[tuple[dict[str, torch.Tensor | None], str, torch.Tensor]]:
+    """Where a model keeps its parameters and buffers: the dict, the name in it, and the tensor."""
     for module in model.modules():
         for slots in (module._parameters, module._buffers):
             for name, tensor in list(slots.items()):
@@ -89,17 +80,9 @@ def _slots(model: nn.Module) -> Iterator[tuple[dict[str, torch.Tensor | None], s
                     yield slots, name, tensor  # type: ignore[misc]
 
 
-def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    there = tensor.detach().to(device)
-    if isinstance(tensor, nn.Parameter):
-        there = nn.Parameter(there, requires_grad=tensor.requires_grad)
-    there.__dict__.update(tensor.__dict__)
-    return there
-
-
 def _holder(model: nn.Module | None) -> torch.device | None:
     """The accelerator that holds a model."""
-    tensors = () if model is None else (tensor for _, _, tensor in _slots(model))
+    tensors = () if model is None else (tensor for _, _, tensor in slots_of(model))
     return next((tensor.device for tensor in tensors if tensor.device.type not in ("cpu", "meta")), None)
 
 

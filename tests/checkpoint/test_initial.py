@@ -36,6 +36,7 @@ from autotp.runtime.slices import padding
 from autotp.verify import Float64
 from examples.nano_gpt import NanoGPT
 from tests.families import FAMILIES, MIXERS, MIXTURES
+from tests.parts import held
 
 # Fewer key/value heads than ranks; a scaled residual, transposed weights; fused weights; experts; values computed from data;
 # padding rows of a table; draws that are repeated until they are within bounds.
@@ -118,7 +119,7 @@ def all_values(model: nn.Module) -> dict[str, torch.Tensor]:
 def padded(model: nn.Module) -> list[torch.Tensor]:
     state, own = state_of(model), dict(model.named_parameters(remove_duplicate=False))
     return [
-        own[name].detach().index_select(dim, padding(layout, state.ranks.rank))
+        held(own[name]).detach().index_select(dim, padding(layout, state.ranks.rank))
         for name, layouts in state.layouts.items()
         for dim, layout in enumerate(layouts)
     ]
@@ -196,8 +197,8 @@ def test_small_dtypes_and_only_one_whole_tensor_at_a_time(monkeypatch: pytest.Mo
     def run(model: nn.Module) -> tuple[int, dict[str, torch.Tensor]]:
         return sum(parameter.untyped_storage().nbytes() for parameter in model.parameters()), all_values(model)
 
-    for held, values in subject("llama").on_ranks(2, run, 0, torch.bfloat16):
-        assert held < 0.6 * sum(value.nbytes for value in values.values())
+    for kept, values in subject("llama").on_ranks(2, run, 0, torch.bfloat16):
+        assert kept < 0.6 * sum(value.nbytes for value in values.values())
         dense = subject("llama").dense(0).bfloat16().state_dict()
         assert all(torch.equal(values[name], value) for name, value in dense.items())
     assert len(computed) == 2

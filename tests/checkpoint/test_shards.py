@@ -15,6 +15,7 @@ from autotp.cli import main
 from autotp.errors import CheckpointError, UsageError
 from autotp.report import byte_size
 from tests.checkpoint.models import simulated, write
+from tests.parts import held_by
 
 
 def command(*arguments: object) -> Result:
@@ -67,8 +68,8 @@ def test_the_commands_do_the_same(tmp_path: Path) -> None:
 def test_a_rank_holds_what_slicing_gives_it(tmp_path: Path) -> None:
     write("phi3", tmp_path / "a")
     autotp.shard(tmp_path / "a", tmp_path / "cut", 3)
-    sliced = simulated(tmp_path / "a", 3, run=lambda model: dict(model.named_parameters()))
-    opened = simulated(tmp_path / "cut", 3, run=lambda model: dict(model.named_parameters()))
+    sliced = simulated(tmp_path / "a", 3, run=held_by)
+    opened = simulated(tmp_path / "cut", 3, run=held_by)
     for rank in range(3):
         stored = load_file(tmp_path / "cut" / f"rank-{rank}-of-3" / "model.safetensors")
         assert opened[rank].keys() == sliced[rank].keys() == stored.keys()

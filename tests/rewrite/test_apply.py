@@ -30,6 +30,7 @@ from autotp.runtime.ranks import Ranks
 from autotp.runtime.simulate import simulate
 from autotp.runtime.slices import padding
 from tests.families import FAMILIES
+from tests.parts import held
 
 NAMES = ("llama", "gpt2", "phi3", "deepseek_v2")
 SMALL = {"layers": 2, "attention_heads": 4, "ffn_dim": 128}
@@ -78,7 +79,7 @@ def test_a_module_that_shares_a_cut_parameter_and_is_in_no_unit_computes_whole()
         return result.detach()
 
     def on_rank(parallel: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
-        assert parallel.get_input_embeddings().weight.shape == (125, 64)
+        assert held(parallel.get_input_embeddings().weight).shape == (125, 64)
         return run(parallel), autotp.full_gradients(parallel)["model.shared.weight"]
 
     expected = run(model)
@@ -113,8 +114,8 @@ def test_every_rank_holds_what_the_plan_says(name: str) -> None:
             assert parameter.is_meta
             assert isinstance(parameter, nn.Parameter)
             if key in entries:
-                assert tuple(parameter.shape) == entries[key].local_shape, key
-        assert sum(p.numel() for p in {id(p): p for p in rank.values()}.values()) == plan.elements()[1]
+                assert tuple(held(parameter).shape) == entries[key].local_shape, key
+        assert sum(held(p).numel() for p in {id(p): p for p in rank.values()}.values()) == plan.elements()[1]
 
 
 def test_what_does_not_want_a_gradient_still_does_not() -> None:
@@ -443,9 +444,9 @@ def test_padding_stays_zero_under_training(function: Callable[[torch.Tensor], to
         for name, layouts in padded.items():
             for dim, layout in enumerate(layouts):
                 where = padding(layout, ranks.rank)
-                held = parallel.get_parameter(name).index_select(dim, where)
-                assert not held.count_nonzero()
-                places += held.numel()
+                beyond = held(parallel.get_parameter(name)).index_select(dim, where)
+                assert not beyond.count_nonzero()
+                places += beyond.numel()
         return places, autotp.full_state_dict(parallel)
 
     runs = simulate(tp, run)

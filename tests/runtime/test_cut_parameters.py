@@ -17,9 +17,11 @@ from torch.utils.checkpoint import checkpoint
 
 import autotp
 from autotp.api import examples_for, join_ranks
+from autotp.errors import RankLostError, UsageError
 from autotp.planner.survey import survey
 from autotp.rewrite.apply import apply_plan, make_compilers
 from autotp.runtime.cut.tensor import CutTensor
+from autotp.runtime.launch import run_ranks
 from autotp.runtime.ranks import Ranks
 from autotp.runtime.simulate import simulate
 
@@ -269,3 +271,116 @@ def test_what_is_done_to_a_cut_tensor_is_done_to_the_whole(do: Callable[[Any], A
                 assert same(value, other), (name, i)
         assert same(state, dict(dense.named_parameters()))
         assert same(out, expected)  # what is padding is zero still
+
+
+# -- gradients and hooks -------------------------------------------------------------------------------------------------
+
+
+def test_hooks_see_whole_gradients_whenever_they_were_set() -> None:
+    def hooked(model: Any, seen: list[Any]) -> Any:
+        weight = model.embed.weight
+        weight.register_hook(lambda gradient: gradient - gradient.mean(0))
+        weight.register_hook(lambda gradient: seen.append(gradient.sum(1).sum()))
+        weight.register_post_accumulate_grad_hook(lambda p: seen.append((p.grad.std(), p.norm(dim=0).sum())))
+        gone = weight.register_hook(lambda gradient: gradient * 7)
+        return gone
+
+    def backward(model: Any) -> None:
+        model(IDS).square().mean().backward()
+
+    dense, plan, compilers = planned(2)
+    true, wanted = copy.deepcopy(dense), list[Any]()
+    hooked(true, wanted).remove()
+    backward(true)
+
+    def on_rank(ranks: Ranks, before: bool) -> Any:
+        model, seen = copy.deepcopy(dense), list[Any]()
+        gone = hooked(model, seen) if before else None
+        apply_plan(model, plan, ranks, compilers)
+        join_ranks(model, ranks)
+        (gone or hooked(model, seen)).remove()
+        backward(model)
+        return seen, model.embed.weight.grad.whole()
+
+    for before in (True, False):
+        for seen, gradient in simulate(2, functools.partial(on_rank, before=before)):
+            assert same(seen, wanted)
+            assert same(gradient, true.embed.weight.grad)
+
+
+def test_gradients_that_are_asked_for_are_cut() -> None:
+    def run(model: Any) -> Any:
+        asked = [model.embed.weight, model.blocks[1].down.weight, model.blocks[0].up.bias]
+        found = torch.autograd.grad(model(IDS).square().mean(), asked)
+        return [(g.norm(), g.max(), g.sum(0), g.shape) for g in found], [type(g) is CutTensor for g in found]
+
+    true, _ = run(copy.deepcopy(planned(2)[0]))
+    for found, cut in on_ranks(2, run):
+        assert same(found, true)
+        assert all(cut)
+
+
+def test_an_optimizer_made_before_is_in_use_and_copies_are_their_own() -> None:
+    def step(model: Any, optimizer: Any) -> None:
+        optimizer.zero_grad()
+        model(IDS).square().mean().backward()
+        optimizer.step()
+
+    dense, plan, compilers = planned(2)
+    true = copy.deepcopy(dense)
+    optimizer = torch.optim.AdamW(true.parameters(), 1e-2)
+    step(true, optimizer)
+    step(true, optimizer)
+
+    def on_rank(ranks: Ranks) -> Any:
+        model = copy.deepcopy(dense)
+        early = torch.optim.AdamW(model.parameters(), 1e-2)
+        step(model, early)  # its state is whole
+        apply_plan(model, plan, ranks, compilers)
+        join_ranks(model, ranks)
+        step(model, early)
+        twin = copy.deepcopy(model)
+        with torch.no_grad():
+            for parameter in twin.parameters():
+                parameter.zero_()
+        assert isinstance(twin.embed.weight, nn.Parameter)
+        return autotp.full_state_dict(model)
+
+    for state in simulate(2, on_rank):
+        assert same(state, dict(true.named_parameters()))
+
+
+def test_a_write_that_autograd_would_lose_is_refused() -> None:
+    def run(model: Any) -> None:
+        with pytest.raises(UsageError, match=r"embed\.weight.*no_grad"):
+            model.embed.weight[0] = 1
+        with pytest.raises(RuntimeError, match="leaf"):
+            model.embed.weight.add_(1)
+        with pytest.raises(UsageError, match="give the whole one"):
+            model.embed.weight.data = torch.zeros(3, 3)
+        with torch.no_grad(), pytest.raises(ValueError, match="read-only"):
+            model.embed.weight.numpy()[0] = 1
+
+    on_ranks(2, run)
+
+
+# -- alone ---------------------------------------------------------------------------------------------------------------
+
+
+def looking_alone() -> str:
+    """Runs on a rank: what the first is told that asks for a norm by itself."""
+    model = autotp.parallelize(Net(), example=(IDS,))
+    model(IDS).sum().backward()
+    weight: Any = model.embed.weight
+    assert weight.grad.local().shape == weight.local().shape == (16, 32)
+    if torch.distributed.get_rank():
+        return ""
+    with pytest.raises(RankLostError) as error:
+        weight.grad.norm()
+    return str(error.value)
+
+
+def test_a_rank_that_looks_alone_is_told_what_to_do() -> None:
+    said, _ = run_ranks(looking_alone, 2, timeout_s=5)
+    assert "the norm of embed.weight" in said
+    assert ".local()" in said

@@ -30,13 +30,22 @@ class Guard:
         return agree(self.expected, now)
 
 
+def grouped(sources: Sequence[Source], unit: nn.Module, found: dict[Source, Any]) -> tuple[int, ...]:
+    """For each source the first one that gives the same object."""
+    first: dict[int, int] = {}
+    return tuple(first.setdefault(id(source.get(unit, found)), i) for i, source in enumerate(sources))
+
+
 @dataclass(frozen=True, eq=False)
 class Contract:
-    """All that a trace leaned on: `guards` in the order of the reads, so that each one's holder is guarded before it; sources
-    that gave one object (`aliases`); tensors that are inputs though no call hands them over, by the name of their node."""
+    """All that a trace leaned on: `guards` in the order of the reads, so that each one's holder is guarded before it; tied
+    parameters and buffers (`aliases`); `objects` that were reached, and by `groups` which of them are one; tensors that are
+    inputs though no call hands them over, by the name of their node."""
 
     guards: tuple[Guard, ...] = ()
     aliases: tuple[tuple[Source, Source], ...] = ()
+    objects: tuple[Source, ...] = ()
+    groups: tuple[int, ...] = ()
     tensors: Mapping[str, Source] = field(default_factory=dict)
     modes: Modes = field(default_factory=Modes)
 
@@ -49,6 +58,8 @@ class Contract:
             if not guard.holds(guard.source.get(unit, found)):
                 return None
         if any(one.get(unit, found) is not other.get(unit, found) for one, other in self.aliases):
+            return None
+        if grouped(self.objects, unit, found) != self.groups:
             return None
         tensors = {name: source.get(unit, found) for name, source in self.tensors.items()}
         return Bound(self, tensors, _checker(self, found, unit), self.modes.hold)
@@ -243,8 +254,3 @@ _TERMS: Mapping[str, Callable[[_Text, Any, Any, Any], None]] = {
     "content": _content,
     "probe": _probe,
 }
-
-
-def hold_for_all(contract: Contract, units: Sequence[nn.Module]) -> list[bool]:
-    """For each unit, if a trace of another one of its structure holds for it."""
-    return [contract.bind(unit) is not None for unit in units]

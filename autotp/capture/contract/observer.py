@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from ...errors import TraceError
 from .frames import Action, Tracing, is_observed
-from .guards import Contract, Guard
+from .guards import Contract, Guard, grouped
 from .modes import Modes
 from .snapshot import Snapshots
 from .source import MISSING, Source, dense_class, own_attributes, static_attribute
@@ -55,6 +55,8 @@ _GRADIENTS = frozenset(getattr(torch.Tensor, name).__get__ for name in ("require
 _HOOK_MANNERS = frozenset(
     {"_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs"}
 )
+# Kinds of values of which `is` says something.
+_TOLD_APART = frozenset({"tensor", "object", "container"})
 _IMMUTABLE = (tuple, frozenset)
 
 
@@ -70,6 +72,7 @@ class Observer:
         self.sources: dict[tuple[Any, ...], Source] = {}
         self.order: dict[Source, None] = {}  # as they were read
         self.known: dict[int, tuple[Any, Source]] = {}  # objects by identity, kept alive
+        self.objects: list[Source] = []
         self.aliases: list[tuple[Source, Source]] = []
         self.tensors: dict[int, tuple[torch.Tensor, Source]] = {}
         self.functions: dict[types.CodeType, list[tuple[Any, Source]]] = {}
@@ -145,14 +148,16 @@ class Observer:
             return
         if id(value) in self.known:
             first = self.known[id(value)][1]
-            if first is not source and kind in ("tensor", "object", "container") and not isinstance(value, _IMMUTABLE):
-                self.aliases.append((first, source))
+            if first is not source and kind in _TOLD_APART and not isinstance(value, _IMMUTABLE):
+                self.objects.append(source)
             return
         if kind == "module":
             if id(value) not in self.twins:
                 self.refuse(f"it uses {source}, a module that is not within it")
             return
         self.known[id(value)] = value, source
+        if kind in _TOLD_APART and not isinstance(value, _IMMUTABLE):
+            self.objects.append(source)
         handler: Callable[[Any, Source], None] | None = getattr(self, f"_reach_{kind}", None)
         if handler is not None:
             handler(value, source)
@@ -203,7 +208,7 @@ class Observer:
         self.note(source, "content")
         self.snapshots.take(value, source.__str__)
         items = (
-            value.items()
+            dict.items(value)
             if isinstance(value, dict)
             else ()
             if isinstance(value, (set, frozenset))
@@ -339,7 +344,7 @@ class Observer:
             for name in ("fget", "fset"):
                 if getattr(written, name) is not None:
                     self.reach(getattr(written, name), self._step(source, "slot", name))
-        elif not hasattr(type(written), "__get__") or isinstance(written, types.FunctionType):
+        elif not isinstance(written, (types.GetSetDescriptorType, types.MemberDescriptorType)):
             self.reach(written, source)
 
     # Instructions.
@@ -440,7 +445,7 @@ class Observer:
         """Observe what runs in this thread. State that was written is put back. Raises TraceError if there was any, or if
         something cannot be observed, unless it is `lenient`."""
         self.lenient = lenient
-        for each, name in ((random._inst, "Python's"), (numpy.random.mtrand._rand, "numpy's")):  # type: ignore[attr-defined]
+        for each, name in ((random._inst, "Python's"), (numpy.random.mtrand._rand, "numpy's")):
             self.snapshots.take_random(each, lambda name=name: f"the state of {name} random generator")  # type: ignore[misc]
         for part, source in list(self.known.values()):
             if not self._watch(type(part)):
@@ -470,7 +475,8 @@ class Observer:
         found: dict[Source, Any] = {}
         guards = tuple(Guard(source, source.get(self.live, found)) for source in self.order)
         tensors = {name: self.tensors[id(t)][1] for name, t in constants.items() if id(t) in self.tensors}
-        return Contract(guards, tuple(self.aliases), tensors, self.modes)
+        groups = grouped(self.objects, self.live, found)
+        return Contract(guards, tuple(self.aliases), tuple(self.objects), groups, tensors, self.modes)
 
 
 def _place_to_tell(kind: type) -> type | None:

@@ -99,7 +99,8 @@ def register_hook(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 
 def of_cut(parameter: Any, hook: Callable[[Any], Any]) -> Callable[[T], T | None]:
     """A hook that is given a cut tensor's gradient as a cut one; what it gives may be that, or whole."""
-    like = parameter.detach()  # the parameter has the hook, so the hook must not have the parameter
+    with parts_only():
+        like = parameter.wrap(parameter.detach())  # the parameter has the hook, so the hook must not have the parameter
 
     def with_cut(gradient: T) -> T | None:
         with _as_outside():

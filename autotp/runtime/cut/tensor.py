@@ -17,9 +17,15 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, distribute_t
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.utils._foreach_utils import _foreach_supported_types
 
+from ...errors import UsageError
 from .attributes import after_backward, of_cut
 from .functions import dispatched
 from .origin import IsCut, Memory, Origin, parts_only
+
+MSG_OUTSIDE = (
+    "{what} of {name} outside of its module's forward would lose its gradient, since FSDP has cut it too; read it in forward, or"
+    " inside torch.no_grad()"
+)
 
 
 class CutTensor(IsCut, torch.Tensor):  # type: ignore[misc]
@@ -96,6 +102,9 @@ class CutShard(IsCut, DTensor):  # type: ignore[misc]
         return self._local_tensor
 
     def whole(self, what: str = ".whole()") -> torch.Tensor:
+        with parts_only():
+            if self.requires_grad and torch.is_grad_enabled():
+                raise UsageError(MSG_OUTSIDE.format(what=what, name=self.origin.name))
         with parts_only(), torch.no_grad():
             return self.origin.whole(self.full_tensor(), what)
 
