@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from autotp.runtime.devices import move
+from autotp.runtime.moving import move
 
 PACKAGE = Path(__file__).parents[1] / "autotp"
 KNOWS_A_KERNEL = PACKAGE / "capture" / "grouped.py"
