@@ -64,11 +64,6 @@ class Contract:
         tensors = {name: source.get(unit, found) for name, source in self.tensors.items()}
         return Bound(self, tensors, _checker(self, found, unit), self.modes.hold)
 
-    def first_difference(self, unit: nn.Module) -> str | None:
-        """What is otherwise than the trace read it, in words."""
-        found: dict[Source, Any] = {}
-        return next((str(g.source) for g in self.guards if not g.holds(g.source.get(unit, found))), None)
-
 
 @dataclass(frozen=True, eq=False)
 class Bound:
@@ -170,13 +165,9 @@ def _attribute(text: _Text, holder: Any, key: str, value: Any) -> None:
 def _tensor_entry(kind: str) -> Callable[[_Text, Any, str, Any], None]:
     def term(text: _Text, holder: Any, key: str, value: Any) -> None:
         entries = _held(holder, kind)
-        if isinstance(value, torch.Tensor):  # which one it is may change: programs look it up
-            place = f"{text.name(entries)}[{key!r}]"
-            text.add(
-                f"{place} is not None" if kind == "parameter" else f"{place}.requires_grad is {value.requires_grad}"
-            )
-        else:
-            _entry(text, entries, key, value)
+        _entry(text, entries, key, value)
+        if isinstance(value, torch.Tensor) and kind == "buffer":
+            text.add(f"{text.name(value)}.requires_grad is {value.requires_grad}")
 
     return term
 

@@ -25,7 +25,7 @@ from .guards import Contract, Guard, grouped
 from .modes import Modes
 from .snapshot import Snapshots
 from .source import MISSING, Source, dense_class, own_attributes, static_attribute
-from .values import CONTAINERS, MOST_ITEMS, PROBES, kind_of, wanted_gradients
+from .values import CONTAINERS, MOST_ITEMS, PROBES, as_expected, kind_of, wanted_gradients
 
 _active: dict[int, Observer] = {}
 _PARTS = frozenset({"_modules", "_parameters", "_buffers"})
@@ -473,7 +473,7 @@ class Observer:
     def contract(self, constants: Mapping[str, torch.Tensor]) -> Contract:
         """What was read, as guards; of a graph's constants, those that are read from state."""
         found: dict[Source, Any] = {}
-        guards = tuple(Guard(source, source.get(self.live, found)) for source in self.order)
+        guards = tuple(Guard(source, as_expected(source.get(self.live, found))) for source in self.order)
         tensors = {name: self.tensors[id(t)][1] for name, t in constants.items() if id(t) in self.tensors}
         groups = grouped(self.objects, self.live, found)
         return Contract(guards, tuple(self.aliases), tuple(self.objects), groups, tensors, self.modes)

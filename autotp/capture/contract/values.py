@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextvars
 import functools
+import gc
 import importlib.machinery
 import random
 import sys
@@ -12,6 +13,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -115,15 +117,33 @@ def _is_python(kind: type) -> bool:
     return not (isinstance(loader, compiled) or loader in compiled)
 
 
+@dataclass(frozen=True)
+class Looks:
+    """What a program knows of a tensor of the state. A parameter may be frozen or not."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    wants_gradient: bool
+
+    @staticmethod
+    def of(tensor: torch.Tensor) -> Looks:
+        return Looks(tuple(tensor.shape), tensor.dtype, tensor.requires_grad and not isinstance(tensor, nn.Parameter))
+
+
+def as_expected(value: Any) -> Any:
+    """What is kept of a value to compare others with: of a tensor what it looks like now."""
+    return Looks.of(value) if isinstance(value, torch.Tensor) else value
+
+
 def agree(expected: Any, now: Any) -> bool:
     """Returns if a program that was traced with one value holds for another one, as far as the value itself goes.
 
     Of containers, objects and functions that is their class or code; what was read from them is compared by itself.
     """
+    if isinstance(expected, Looks):
+        return isinstance(now, torch.Tensor) and Looks.of(now) == expected
     if expected is now:
         return True
-    if isinstance(expected, torch.Tensor):
-        return isinstance(now, torch.Tensor) and _looks(expected) == _looks(now)
     kind = kind_of(expected)
     if kind == "constant":
         return _equal(expected, now)
@@ -134,10 +154,6 @@ def agree(expected: Any, now: Any) -> bool:
     if kind == "container" and isinstance(expected, (set, frozenset)):
         return dense_class(now) is dense_class(expected)
     return dense_class(now) is dense_class(expected)
-
-
-def _looks(tensor: torch.Tensor) -> tuple[Any, ...]:
-    return tuple(tensor.shape), tensor.dtype, tensor.requires_grad and not isinstance(tensor, nn.Parameter)
 
 
 def _equal(one: Any, other: Any) -> bool:
@@ -158,8 +174,10 @@ def array_state(value: Any) -> Any:
 
 
 def cache_state(value: Any) -> Any:
-    """How many results a memoising function keeps: what it gives changes only with that."""
-    return value.cache_info().currsize
+    """The results that a memoising function keeps, by value where they are constants."""
+    kept = [part for held in gc.get_referents(value) if type(held) is dict for part in held.values()]
+    results = [gc.get_referents(part)[-1] if type(part).__name__ == "_lru_list_elem" else part for part in kept]
+    return tuple(repr(result) if isinstance(result, PLAIN) else id(result) for result in results)
 
 
 def variable_state(value: Any) -> Any:
