@@ -7,7 +7,7 @@ INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv lint test demo bench-planning bench-inference bench-gpu bench-load bench-steps bench-train zoo sweep hunt
+.PHONY: help venv lint test demo bench-planning bench-inference bench-gpu bench-load bench-steps bench-train zoo sweep long hunt hunt-files
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,8 +33,11 @@ test: lint ## lint, then all tests
 sweep: $(INSTALLED) ## what `make test` runs a sample of: every family on real ranks, longer lists of cases, more killed runs
 	$(BIN)/python -m pytest -q -n auto --sweep
 
-hunt: $(INSTALLED) ## 5,000 mutated plans, headers, indices, rule and hardware files each: refused, or right (hours)
-	HUNT=5000 $(BIN)/python -m pytest -q -n auto --sweep tests/hunt
+long: $(INSTALLED) ## what takes too long for CI (every task on the test device, long lists of made-up programs), and open cases
+	$(BIN)/python -m pytest -q -n auto --long
+
+hunt-files: $(INSTALLED) ## 5,000 mutated plans, headers, indices, rule and hardware files each: refused, or right (hours)
+	HUNT=5000 $(BIN)/python -m pytest -q -n auto --long tests/hunt
 
 demo: $(INSTALLED) ## cut a real model over two local ranks and compare it with the whole one
 	$(BIN)/autotp demo

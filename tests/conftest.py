@@ -25,13 +25,16 @@ def _own_plans(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sweep", action="store_true", help="only what `make test` has a sample of, and all of that")
+    parser.addoption("--long", action="store_true", help="only what takes hours, and what is known to be open")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A sweep is what is marked so and what it makes more of. Long files first: at the end, no worker waits for another that
     has just begun one."""
-    sweeping = bool(config.getoption("--sweep"))
-    kept = [item for item in items if (_is_swept(item) or _grows(item) if sweeping else not _is_swept(item))]
+    sweeping, long = bool(config.getoption("--sweep")), bool(config.getoption("--long"))
+    kept = [item for item in items if _is_marked(item, "long") == long]
+    if not long:
+        kept = [item for item in kept if (_is_swept(item) or _grows(item) if sweeping else not _is_swept(item))]
     config.hook.pytest_deselected(items=list(set(items) - set(kept)))
     items[:] = kept
     first = ("tests/axes", "tests/contract", "tests/exact", "tests/checkpoint", "tests/cli")
@@ -39,7 +42,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_swept(item: pytest.Item) -> bool:
-    return item.get_closest_marker("sweep") is not None
+    return _is_marked(item, "sweep")
+
+
+def _is_marked(item: pytest.Item, name: str) -> bool:
+    return item.get_closest_marker(name) is not None
 
 
 def _grows(item: pytest.Item) -> bool:

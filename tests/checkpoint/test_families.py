@@ -15,6 +15,7 @@ from torch import nn
 import autotp
 from autotp.api import examples_for
 from autotp.checkpoint.load import loading
+from autotp.checkpoint.marker import MARKER
 from autotp.huggingface.models import build_model
 from autotp.huggingface.pretrained import quiet
 from autotp.planner.make import make_plan
@@ -54,7 +55,7 @@ def tensors(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in folder.iterdir()}
+    return {file.name: file.read_bytes() for file in folder.iterdir() if file.name != MARKER}
 
 
 @pytest.mark.parametrize(("name", "tp"), CASES)

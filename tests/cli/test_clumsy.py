@@ -25,7 +25,7 @@ COMMANDS = (
 )
 
 
-@pytest.mark.sweep
+@pytest.mark.long
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
 def test_a_terminal_of_forty_columns_loses_no_line(arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")

@@ -17,7 +17,7 @@ def test_on_two_simulated_ranks(name: str) -> None:
     assert_as_expected([simulated(name, 2)])
 
 
-@pytest.mark.sweep
+@pytest.mark.long
 @pytest.mark.parametrize("name", EVERYWHERE)
 def test_on_three_simulated_ranks(name: str) -> None:
     assert_as_expected([simulated(name, 3)])

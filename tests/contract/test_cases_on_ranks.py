@@ -8,7 +8,7 @@ from autotp.runtime.launch import run_ranks
 from tests.contract.play import assert_as_expected, cases, on_processes
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_on_real_ranks(size: int) -> None:
     everywhere = run_ranks(on_processes, size, list(cases()), limit_s=1800)
     assert_as_expected([outcome for outcomes in everywhere for outcome in outcomes])

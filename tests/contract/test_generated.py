@@ -36,7 +36,7 @@ def test_programs_of_every_kind(program: Program) -> None:
     check(program)
 
 
-@pytest.mark.sweep
+@pytest.mark.long
 @settings(max_examples=600, suppress_health_check=CHECKS, **QUIET)
 @given(programs())
 def test_many_programs_of_every_kind(program: Program) -> None:

@@ -44,7 +44,7 @@ for name in sys.argv[1:]:
 
 
 @pytest.mark.skipif(not torch.backends.cuda.is_built(), reason="torch is built without CUDA here")
-@pytest.mark.sweep
+@pytest.mark.long
 def test_programs_run_on_cuda_tensors_without_data() -> None:
     from tests.device.test_programs import TWELVE
 

@@ -27,7 +27,7 @@ def test_a_world_of_any_kind_computes_what_the_dense_model_does(world: str) -> N
         assert max(found.values()) < 1e-9, found
 
 
-@pytest.mark.sweep
+@pytest.mark.long
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("size", [2, 4])
 def test_twelve_families(size: int, world: str) -> None:
@@ -35,7 +35,7 @@ def test_twelve_families(size: int, world: str) -> None:
         assert max(found.values()) < 1e-9, found
 
 
-@pytest.mark.sweep
+@pytest.mark.long
 @pytest.mark.parametrize("size", [2, 4])
 def test_experts_and_sequences_cut_over_ranks(size: int) -> None:
     for names, options in ((("mixtral", "qwen2_moe", "gpt_oss"), {}), (TWELVE[:6], {"sequence_parallel": True})):

@@ -50,7 +50,7 @@ def test_the_first_example_is_ten_lines_and_runs_unchanged(tmp_path: Path) -> No
     )
 
 
-@pytest.mark.sweep
+@pytest.mark.long
 def test_generate_starts_ranks_on_the_device(tmp_path: Path) -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast

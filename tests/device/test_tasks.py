@@ -51,13 +51,13 @@ SWEEP: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 }
 
 
-@pytest.mark.sweep
+@pytest.mark.long
 def test_autocast_is_that_of_the_device() -> None:
     for found in run_on_device(tasks.narrow_differs, 2):
         assert found < 0.05
 
 
-@pytest.mark.sweep
+@pytest.mark.long
 def test_groups_are_made_once_and_freed() -> None:
     for before, during, after, given in run_on_device(tasks.groups_made, 4):
         assert before == after
@@ -65,7 +65,7 @@ def test_groups_are_made_once_and_freed() -> None:
         assert given
 
 
-@pytest.mark.sweep
+@pytest.mark.long
 def test_parts_go_where_they_should() -> None:
     for number, found in enumerate(run_on_device(tasks.placed, 2)):
         assert found == {
@@ -75,7 +75,7 @@ def test_parts_go_where_they_should() -> None:
         }
 
 
-@pytest.mark.sweep
+@pytest.mark.long
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("task", SWEEP)
 @pytest.mark.parametrize("size", [2, 4])
@@ -84,7 +84,7 @@ def test_tasks(world: str, task: str, size: int) -> None:
     check(run_on_device(function, size, *arguments, world=world))
 
 
-@pytest.mark.sweep
+@pytest.mark.long
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("size", [2, 4])
 def test_generation_everywhere(world: str, size: int) -> None:
@@ -94,14 +94,14 @@ def test_generation_everywhere(world: str, size: int) -> None:
         assert not wrong
 
 
-@pytest.mark.sweep
+@pytest.mark.long
 @pytest.mark.parametrize("world", ["its backend", "two backends"])  # torch's DDP takes a group without one for gloo's
 def test_data_parallel_on_a_second_dim_of_the_mesh(world: str) -> None:
     for found in run_on_device(tasks.data_parallel_differs, 4, world=world):
         assert found < EXACT
 
 
-@pytest.mark.sweep
+@pytest.mark.long
 @pytest.mark.parametrize("world", WORLDS)
 def test_checkpoints_everywhere(tmp_path: Path, world: str) -> None:
     dense_model("llama").save_pretrained(tmp_path / "source")

@@ -212,7 +212,7 @@ def test_optimizers_step_as_on_the_dense_model(name: str) -> None:
     assert furthest(2, OPTIMIZERS[name]) < 1e-9
 
 
-@pytest.mark.sweep
+@pytest.mark.long
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers_step_as_on_the_dense_model_at_three_ranks(name: str) -> None:
     assert furthest(3, OPTIMIZERS[name]) < 1e-9

@@ -112,7 +112,7 @@ def is_kept(plan: Plan) -> str:
     return ""
 
 
-@pytest.mark.sweep
+@pytest.mark.long
 def test_plans() -> None:
     hunt("plan", plan_case)
 
@@ -137,7 +137,7 @@ def read_all(folder: Path) -> dict[str, torch.Tensor]:
     return {name: read(Lazy.of(entry, entry.shape, entry.dtype)) for name, entry in read_folder(folder).items()}
 
 
-@pytest.mark.sweep
+@pytest.mark.long
 def test_headers(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     save_file(TENSORS, file, {"format": "pt"})
@@ -157,7 +157,7 @@ def test_headers(tmp_path: Path) -> None:
     hunt("header", case)
 
 
-@pytest.mark.sweep
+@pytest.mark.long
 def test_indices(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     save_file({"a": torch.ones(99)}, tmp_path / "x")
@@ -231,7 +231,7 @@ def file_case(folder: Path, kind: str, name: str) -> Callable[[random.Random], s
 FILES = [("ops", "pointwise.toml"), ("ops", "linear.toml"), ("ops", "functions.toml"), ("ops", "grouped.toml")]
 
 
-@pytest.mark.sweep
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "name"), [("chains", "chains.toml"), ("hardware", "presets.toml"), *FILES])
 def test_rule_files(tmp_path: Path, kind: str, name: str) -> None:
     try:

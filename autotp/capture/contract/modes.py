@@ -26,6 +26,8 @@ class Modes:
 
     default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
     functions: tuple[Any, ...] = field(default_factory=_function_modes)
+    inference: bool = field(default_factory=torch.is_inference_mode_enabled)
+    deterministic: bool = field(default_factory=torch.are_deterministic_algorithms_enabled)
 
     def stranger(self) -> str | None:
         """A mode that would see the functions of a program in place of the model's, None if there is none."""
@@ -34,4 +36,9 @@ class Modes:
 
     def hold(self) -> bool:
         """Returns if they are the same now."""
-        return torch.get_default_dtype() is self.default_dtype and _function_modes() == self.functions
+        return (
+            torch.get_default_dtype() is self.default_dtype
+            and torch.is_inference_mode_enabled() is self.inference
+            and torch.are_deterministic_algorithms_enabled() is self.deterministic
+            and _function_modes() == self.functions
+        )

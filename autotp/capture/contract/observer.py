@@ -23,7 +23,7 @@ from ...errors import TraceError
 from .frames import Action, Tracing, is_observed
 from .guards import Contract, Guard, grouped
 from .modes import Modes
-from .snapshot import Snapshots
+from .snapshot import Snapshots, is_module_of_library, is_of_library
 from .source import MISSING, Source, dense_class, own_attributes, static_attribute
 from .values import CONTAINERS, MOST_ITEMS, PROBES, as_expected, kind_of, wanted_gradients
 
@@ -51,10 +51,13 @@ _NUMBERS = frozenset(
         torch.allclose,
     }
 )
-_GRADIENTS = frozenset(getattr(torch.Tensor, name).__get__ for name in ("requires_grad", "is_leaf", "grad_fn", "grad"))
+_GRADIENT = torch.Tensor.grad.__get__  # type: ignore[union-attr]
+_GRADIENTS = frozenset(getattr(torch.Tensor, name).__get__ for name in ("requires_grad", "is_leaf", "grad_fn"))
 _HOOK_MANNERS = frozenset(
     {"_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs"}
 )
+# Kinds of values that a class may hold beside code.
+_DATA = frozenset({"constant", "container", "object", "tensor", "array", "partial"})
 # Kinds of values of which `is` says something.
 _TOLD_APART = frozenset({"tensor", "object", "container"})
 _IMMUTABLE = (tuple, frozenset)
@@ -76,6 +79,8 @@ class Observer:
         self.aliases: list[tuple[Source, Source]] = []
         self.tensors: dict[int, tuple[torch.Tensor, Source]] = {}
         self.functions: dict[types.CodeType, list[tuple[Any, Source]]] = {}
+        self.classes: set[type] = set()
+        self.modules: list[types.ModuleType] = []
         self.entered: set[tuple[int, Source]] = set()
         self.own_code: set[types.CodeType] = set()  # of functions that the trace itself makes
         self.patched: dict[type, Any] = {}
@@ -144,16 +149,16 @@ class Observer:
         kind = kind_of(value)
         if kind in ("constant", "identity"):
             if isinstance(value, type):
-                self.snapshots.take_class(value, source.__str__)
+                self._reach_class(value, source)
+            if isinstance(value, types.ModuleType):
+                self._watch_module(value, source)
             return
         if id(value) in self.known:
             first = self.known[id(value)][1]
             if first is not source and kind in _TOLD_APART and not isinstance(value, _IMMUTABLE):
                 self.objects.append(source)
             return
-        if kind == "module":
-            if id(value) not in self.twins:
-                self.refuse(f"it uses {source}, a module that is not within it")
+        if kind == "module" and id(value) in self.twins:
             return
         self.known[id(value)] = value, source
         if kind in _TOLD_APART and not isinstance(value, _IMMUTABLE):
@@ -178,6 +183,33 @@ class Observer:
 
     def _reach_method(self, value: Any, source: Source) -> None:
         self._reach_slots(value, source, ("__func__", "__self__"))
+
+    def _reach_class(self, kind: type, source: Source) -> None:
+        """A class, which anything may be asked of that it or its bases hold, where a model's code made them."""
+        if kind in self.classes:
+            return
+        self.classes.add(kind)
+        self.snapshots.take_class(kind, source.__str__)
+        for each in kind.__mro__:
+            for name, held in [] if is_of_library(each) else list(vars(each).items()):
+                if kind_of(held) in _DATA and not (name.startswith("__") and name.endswith("__")):
+                    self._reach_code(held, self.note(source, "class", name))
+
+    def _watch_module(self, value: types.ModuleType, source: Source) -> None:
+        """Let all attribute access to a Python module tell; of those of libraries what code names by itself counts."""
+        if id(value) in self.known or type(value) is not types.ModuleType or is_module_of_library(value):
+            return
+        self.known[id(value)] = value, source
+        value.__class__ = _Telling
+        self.modules.append(value)
+
+    def _reach_module(self, value: nn.Module, source: Source) -> None:
+        """A module that is not within the unit: one that holds nothing is an object like any other."""
+        if any(True for _ in (*value.parameters(), *value.buffers())):
+            self.refuse(f"it uses {source}, a module that is not within it")
+        if any(part._backward_hooks or part._backward_pre_hooks for part in value.modules()):
+            self.refuse(f"there is a backward hook on {source}")
+        self._reach_object(value, source)
 
     def _reach_random(self, value: Any, source: Source) -> None:
         self.snapshots.take_random(value, source.__str__)
@@ -225,7 +257,7 @@ class Observer:
     def _reach_object(self, value: Any, source: Source) -> None:
         self.note(source, "type")
         self.snapshots.take(value, source.__str__)
-        self.snapshots.take_class(type(value), source.__str__)
+        self._reach_class(type(value), self._step(source, "type"))
         if not self._watch(type(value)):
             self._read_all(value, source)
 
@@ -239,6 +271,8 @@ class Observer:
         says which ones they are."""
         if (stranger := self.modes.stranger()) is not None:
             self.refuse(f"{stranger} watches the functions of torch, and a program calls others")
+        for part, path in list(self.parts.values()):
+            self._reach_class(dense_class(part), self._step(self._part_source(path), "type"))
         own = own_attributes(self.twins[id(self.live)]).get("forward")
         if own is not None:
             self.reach(own, self.fixed(own))
@@ -278,6 +312,11 @@ class Observer:
         source = self.known[id(value)][1]
         if id(value) in self.parts:
             return self._of_module(value, name, source, original, reader)
+        if isinstance(value, types.ModuleType):
+            found = original(value, name)
+            if name != "__dict__" and name in vars(value):
+                self.reach(found, self.note(source, "attribute", name))
+            return found
         self._note_attribute(value, name, source)
         found = original(value, name)
         return self.twins.get(id(found), found)
@@ -400,6 +439,8 @@ class Observer:
             self.refuse(f"it calls {_LEAVES[function]} of a tensor, of which a program knows nothing")
         if function in _NUMBERS and not isinstance(args[0], FakeTensor):
             self.refuse("it reads the numbers of a tensor that it keeps")
+        if function is _GRADIENT:
+            self.refuse("it reads the gradient of a tensor")
         if function in _GRADIENTS:
             wanted = self.note(self.root, "probe", wanted_gradients)
             if not all(wanted.get(self.live)):
@@ -456,6 +497,8 @@ class Observer:
                 yield
         finally:
             del _active[threading.get_ident()]
+            for module in self.modules:
+                module.__class__ = types.ModuleType
             for kind, own in reversed(self.patched.items()):
                 if own is MISSING:
                     del kind.__getattribute__
@@ -477,6 +520,16 @@ class Observer:
         tensors = {name: self.tensors[id(t)][1] for name, t in constants.items() if id(t) in self.tensors}
         groups = grouped(self.objects, self.live, found)
         return Contract(guards, tuple(self.aliases), tuple(self.objects), groups, tensors, self.modes)
+
+
+class _Telling(types.ModuleType):
+    """A Python module while it is observed."""
+
+    def __getattribute__(self, name: str) -> Any:
+        observer = _active.get(threading.get_ident())
+        if observer is None or id(self) not in observer.known:
+            return types.ModuleType.__getattribute__(self, name)
+        return observer.attribute(self, name, types.ModuleType.__getattribute__)
 
 
 def _place_to_tell(kind: type) -> type | None:

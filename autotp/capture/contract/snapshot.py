@@ -49,7 +49,7 @@ class Snapshots:
     def take_class(self, kind: type, name: Callable[[], str]) -> None:
         """Remember what a class, and those that it inherits from, have under their names, where a model's code made them."""
         for each in kind.__mro__:
-            if each not in self.classes and each.__flags__ & _HEAP_TYPE and not _is_of_library(each):
+            if each not in self.classes and each.__flags__ & _HEAP_TYPE and not is_of_library(each):
                 self.classes[each] = dict(vars(each)), name
 
     def take_random(self, generator: Any, name: Callable[[], str]) -> None:
@@ -78,7 +78,8 @@ class Snapshots:
 
     def _restore_classes(self) -> Iterator[str]:
         for kind, (before, name) in self.classes.items():
-            for key in [key for key in {**before, **vars(kind)} if before.get(key) is not vars(kind).get(key)]:
+            now = vars(kind)
+            for key in [key for key in {**before, **now} if key != _ACCESS and before.get(key) is not now.get(key)]:
                 yield f"{key} of the class of {name()}"
                 if key in before:
                     setattr(kind, key, before[key])
@@ -109,10 +110,20 @@ def _holds_tensors(value: Any, depth: int = 4) -> bool:
 
 
 _HEAP_TYPE = 1 << 9
+_ACCESS = "__getattribute__"  # which is another one while a trace observes
 
 
-def _is_of_library(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] in ("torch", "builtins", *sys.stdlib_module_names)
+_LIBRARIES = frozenset({"torch", "builtins", "numpy", *sys.stdlib_module_names})
+
+
+def is_of_library(kind: type) -> bool:
+    """Returns if a class is torch's, numpy's or Python's own."""
+    return kind.__module__.partition(".")[0] in _LIBRARIES
+
+
+def is_module_of_library(module: types.ModuleType) -> bool:
+    """Returns if a Python module is."""
+    return str(module.__name__).partition(".")[0] in _LIBRARIES
 
 
 def _drawn(generator: Any) -> Any:
