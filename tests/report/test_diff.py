@@ -32,6 +32,7 @@ from autotp.report.diff.data import Diff, Step, Transfer, UnitDiff
 from autotp.report.diff.graphs import is_visible
 from autotp.rewrite.apply import apply_plan, make_compilers
 from autotp.rewrite.build import Program, build
+from autotp.runtime.cut.origin import parts_only
 from autotp.runtime.ranks import Ranks
 from tests.families import FAMILIES, MIXTURES
 
@@ -191,9 +192,9 @@ def shapes_of(program: Program, parallel: nn.Module, unit: Unit, found: Survey) 
     tensors = [torch.zeros(tensor.shape, dtype=tensor.dtype) for tensor in site.tensors]
     positions = unit.position_values(module)
     ranks = AloneRanks(0, parallel._autotp.plan.tp)  # type: ignore[union-attr]
-    recorder.run(
-        ranks, *tensors, *site.numbers, *site.handles, *positions, *program.constants, enable_io_processing=False
-    )
+    constants = [tensor for _, tensor in program.constants]
+    with parts_only():
+        recorder.run(ranks, *tensors, *site.numbers, *site.handles, *positions, *constants, enable_io_processing=False)
     return recorder.shapes
 
 

@@ -95,7 +95,11 @@ class Snapshots:
     def _restore_caches(self) -> Iterator[str]:
         """Results that are tensors are a trace's own; any others are what the model would have kept."""
         for function, size in self.caches:
-            if function.cache_info().currsize != size and _holds_tensors(function):
+            if function.cache_info().currsize == size:
+                continue
+            if function.cache_info().maxsize is not None:  # Python does not show the results
+                function.cache_clear()
+            elif _holds_tensors(function):
                 yield f"what {function.__name__} keeps"
                 function.cache_clear()
 

@@ -174,10 +174,12 @@ def array_state(value: Any) -> Any:
 
 
 def cache_state(value: Any) -> Any:
-    """The results that a memoising function keeps, by value where they are constants."""
+    """The results that a memoising function keeps, by value where they are constants, or how many it has computed."""
+    info = value.cache_info()
+    if info.maxsize is not None:  # Python does not show the results
+        return info.misses, info.currsize
     kept = [part for held in gc.get_referents(value) if type(held) is dict for part in held.values()]
-    results = [gc.get_referents(part)[-1] if type(part).__name__ == "_lru_list_elem" else part for part in kept]
-    return tuple(repr(result) if isinstance(result, PLAIN) else id(result) for result in results)
+    return tuple(repr(result) if isinstance(result, PLAIN) else id(result) for result in kept)
 
 
 def variable_state(value: Any) -> Any:
