@@ -1,6 +1,6 @@
 """Modules whose Python changes between calls equal the dense module at every call, or say what they do not compute.
 
-Here ranks are threads of this process; `make sweep` has more of them.
+Here ranks are threads of this process; `make long` has more of them.
 """
 
 from __future__ import annotations

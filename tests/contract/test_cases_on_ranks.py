@@ -1,4 +1,4 @@
-"""The same cases on real ranks, all of them in one process group; `make sweep` has more ranks."""
+"""The same cases on real ranks, all of them in one process group; `make long` has more ranks."""
 
 from __future__ import annotations
 

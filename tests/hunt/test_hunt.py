@@ -1,7 +1,7 @@
 """A hunt for input that is believed wrongly: mutated plans, headers, indices, rule files and hardware files.
 
 Each gives an error of autotp's, of one line, or a result equal to the dense model's; never another exception, never a wrong
-number, and never much more time or memory. `make sweep` tries 200 of each, `make hunt` 5,000; what was found is in the tests
+number, and never much more time or memory. `make long` tries 200 of each, `make hunt-files` 5,000; what was found is in the tests
 beside what it is about. A case is told again by its number alone.
 """
 
