@@ -21,6 +21,7 @@ _OPERATOR: Mapping[str, Any] = {
     **dict.fromkeys(("signature", "whole", "picks"), _LETTERS),
     **dict.fromkeys(("attends", "zero_to_zero"), _FLAG),
 }
+_METHOD: Mapping[str, Any] = {**_OPERATOR, "holding": {**_TEXT, "description": "names of packages, such as 'optimum'"}}
 
 
 def operator_schema(classes: Iterable[str]) -> dict[str, Any]:
@@ -33,8 +34,9 @@ def operator_schema(classes: Iterable[str]) -> dict[str, Any]:
     pointwise = _table("a table such as [aten.pointwise]", dict.fromkeys(classes, names), False)
     namespace = _table("a table such as [aten]", {"pointwise": pointwise}, _entry(_OPERATOR))
     functions = _table("a table such as [function]", {}, _entry(_FUNCTION))
+    methods = _table("a table such as [opaque]", {}, _entry(_METHOD))
     package = {**_TEXT, "description": 'the package of these functions and methods, such as "transformers"'}
-    return _table("tables of rules", {"function": functions, "of": package}, namespace)
+    return _table("tables of rules", {"function": functions, "opaque": methods, "of": package}, namespace)
 
 
 def _table(words: str, properties: Mapping[str, Any], others: Any) -> dict[str, Any]:

@@ -148,7 +148,9 @@ def read_rules(path: Path, schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_for(rule: Signature, call: Call) -> bool:
-    return rule.fits(call) and rule.owner == call.node.meta.get("owner")
+    """Returns if a rule is for the method of a Python object: an object of another package in it may do anything."""
+    meta = call.node.meta
+    return rule.fits(call) and rule.owner == meta.get("owner") and meta["holding"] <= {rule.owner, *rule.holding}
 
 
 def _read(path: Path) -> dict[str, Rule]:
@@ -163,7 +165,10 @@ def _read(path: Path) -> dict[str, Rule]:
             options = {"signature": entry} if isinstance(entry, str) else dict(entry)
             parse = parse_function if namespace == "function" else parse_signature
             try:
-                rules[f"{namespace}.{name}"] = replace(parse(options.pop("signature"), **options), owner=owner)
+                whose = {"owner": owner} | (
+                    {"holding": frozenset(options.pop("holding", "").split())} if namespace == "opaque" else {}
+                )
+                rules[f"{namespace}.{name}"] = replace(parse(options.pop("signature"), **options), **whose)
             except RuleError as error:
                 raise RuleError(f"{path}: {namespace}.{name}: {error}") from error
     if not owner and (python := _PYTHON & tables.keys()):

@@ -30,7 +30,10 @@ class Group:
 
 @dataclass(frozen=True)
 class Signature:
-    """A parsed signature with the letters that must stay whole; a method's has the package that defines it as `owner`."""
+    """A parsed signature with the letters that must stay whole.
+
+    A method's has the package that defines it as `owner`; `holding` are the packages that its object may hold objects of.
+    """
 
     operands: tuple[Group, ...]
     results: tuple[Group, ...]
@@ -39,6 +42,7 @@ class Signature:
     zero_to_zero: bool = False
     picks: tuple[str, ...] = ()
     owner: str = ""
+    holding: frozenset[str] = frozenset()
 
     @property
     def contracted(self) -> frozenset[str]:

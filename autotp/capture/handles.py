@@ -29,7 +29,7 @@ from .opaque import (
     state_of,
     with_positions,
 )
-from .owners import package_behind
+from .owners import package_of, packages_within
 from .symbols import Symbols
 
 
@@ -69,7 +69,7 @@ class OpaqueCall:
     """One step that becomes a node of `target`: the call of a method or function, or the reading of a value.
 
     Its tensors, then its symbolic numbers are the node's operands, in the order of the flat arguments. `bound` gives its
-    result while tracing; `owner` is the package that defines a method.
+    result while tracing; `owner` is the package that defines a method, `holding` those whose objects are in its object.
     """
 
     name: str
@@ -80,6 +80,7 @@ class OpaqueCall:
     handle: int | None = None
     path: Path = ()
     owner: str = ""
+    holding: frozenset[str] = frozenset()
     out_spec: pytree.TreeSpec | None = None
     out_constants: dict[int, Any] = field(default_factory=dict)
 
@@ -149,8 +150,8 @@ class Handles:
     def invoke(self, handle: int, path: Path, bound: Any, args: Any, kwargs: Any) -> Any:
         """Call a method: as a node if tensors go in or come out or the object changes, else as a guarded constant."""
         leaves, spec = pytree.tree_flatten((args, kwargs))
-        owner = package_behind(self._copies[handle], bound)
-        call = OpaqueCall(str(path[-1][1]), call_opaque, leaves, spec, bound, handle, path, owner)
+        packages = package_of(bound), packages_within(self._copies[handle])
+        call = OpaqueCall(str(path[-1][1]), call_opaque, leaves, spec, bound, handle, path, *packages)
         if any(isinstance(leaf, torch.Tensor) for leaf in leaves):
             return self._change(call)
         before = state_of(self._copies[handle])

@@ -27,12 +27,10 @@ def _is_code(value: Any) -> bool:
     return isinstance(value, types.FunctionType)
 
 
-def package_behind(value: Any, method: Any) -> str:
-    """The package that defines a method of an object and the classes of all objects in that; empty if they are several."""
+def packages_within(value: Any) -> frozenset[str]:
+    """The packages that define the classes of an object and of all objects in it, but for Python's and torch's."""
     kinds = {type(part) for part in objects_in(value) if not isinstance(part, (torch.Tensor, *CONSTANTS))}
-    packages = {kind.__module__.partition(".")[0] for kind in kinds} - _NEUTRAL
-    packages.add(package_of(method))
-    return packages.pop() if len(packages) == 1 else ""
+    return frozenset(kind.__module__.partition(".")[0] for kind in kinds) - _NEUTRAL
 
 
 _NEUTRAL = frozenset({"builtins", "collections", "torch", "functools", "types"})

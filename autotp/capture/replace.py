@@ -48,7 +48,7 @@ class Replacement:
             new = self._function() if call.handle is None else self._method(self.inputs.handles[call.handle])
         if call.target not in (read_number, check_opaque):
             meta["opaque"] = call.name if call.handle is None else f"opaque.{call.name}"
-            meta["owner"] = call.owner
+            meta["owner"], meta["holding"] = call.owner, call.holding
         meta["gradient"] = call.target is read_differentiable
         new.meta = meta
         self.node.replace_all_uses_with(new)

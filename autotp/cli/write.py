@@ -19,6 +19,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from ..errors import UsageError, in_one_line
 from ..huggingface.generation import cache_bytes
+from ..runtime.cut.origin import parts_only
 from ..weights import from_pretrained
 
 
@@ -143,7 +144,8 @@ def _printer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> Text
 
 
 def _usages(model: PreTrainedModel, cache: Any) -> tuple[Usage, ...]:
-    parameters = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    with parts_only():
+        parameters = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     mine = Usage(dist.get_rank(), socket.gethostname(), resident_bytes(), parameters, cache_bytes(cache))
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, mine)

@@ -8,4 +8,5 @@ import pytest
 @pytest.fixture(autouse=True)
 def _of_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autotp.capture.functions.package_of", lambda function: "transformers")
-    monkeypatch.setattr("autotp.capture.handles.package_behind", lambda value, method: "transformers")
+    monkeypatch.setattr("autotp.capture.handles.package_of", lambda method: "transformers")
+    monkeypatch.setattr("autotp.capture.handles.packages_within", lambda value: frozenset())

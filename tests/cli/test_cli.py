@@ -60,7 +60,7 @@ def test_plan_prints_nothing_but_json_and_reads_it_back(gpt2: Path, tmp_path: Pa
         (("plan", "gpt2", "--tp", 2, "--tokens", 0), "--tokens must be at least 1, not 0"),
         (("plan", "gpt2", "--tp", 2, "--rules", "/nowhere"), "the rules folder /nowhere does not exist"),
         (("verify", "gpt2", "--tp", 2, "--tiny", "--plan", "p"), "give --tiny or --plan, not both: a plan fits one"),
-        (("verify", "gpt2", "--tp", 2, "--plan", "/nowhere"), "cannot read --plan /nowhere: [Errno 2]"),
+        (("verify", "gpt2", "--tp", 2, "--plan", "/nowhere"), "--plan: cannot read /nowhere: No such file"),
         (("demo", "--tp", 0), "tp must be a whole number of at least 1, not 0"),
     ],
 )

@@ -67,8 +67,8 @@ def test_two_plans(model: Path, tmp_path: Path) -> None:
         (("gpt2", "--tp", 0), "tp must be a whole number of at least 1, not 0"),
         (("gpt2", "--tp", 2, "--context", -1), "--context must be at least 0, not -1"),
         (("a.json", "b.json", "--tp", 2), "two plans are compared as they are"),
-        (("a.json", "b.json"), "cannot read PLAN_A a.json"),
-        (("gpt2", "--tp", 2, "--plan", "no.json"), "cannot read --plan no.json"),
+        (("a.json", "b.json"), "PLAN_A: cannot read a.json: No such file"),
+        (("gpt2", "--tp", 2, "--plan", "no.json"), "--plan: cannot read no.json: No such file"),
         (("gtp2", "--tp", 2), "did you mean 'gpt2'?"),
     ],
 )

@@ -175,5 +175,5 @@ def test_an_unknown_style_is_refused() -> None:
         model._tp_plan = {f"model.layers.*.self_attn{path}": style}
         with pytest.raises(PlanError, match=f"{style}.*the model's config has no {setting}"):
             study.against(study.plan(2), "tp_plan")
-    with pytest.raises(UsageError, match="cannot read --against /nowhere"):
+    with pytest.raises(UsageError, match="cannot read /nowhere: No such file"):
         study.against(study.plan(2), "/nowhere")

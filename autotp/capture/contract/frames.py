@@ -6,6 +6,7 @@ torch's own Python is left out, but for its modules, which read a model's state 
 from __future__ import annotations
 
 import dis
+import os
 import sys
 import sysconfig
 import types
@@ -51,6 +52,9 @@ class Observer(Protocol):
     def call(self, function: Any, args: Any) -> None:
         """A function of torch is about to run."""
 
+    def ask(self, frame: types.FrameType) -> None:
+        """A function of the environment's begins: its variables are read one by one."""
+
 
 def is_observed(frame: types.FrameType | None) -> bool:
     """Returns if the reads of what runs in a frame count: not those of torch's machinery and ours, nor of reports to the user.
@@ -79,7 +83,10 @@ def _side(frame: types.FrameType) -> str:
     return side
 
 
-_sides: dict[types.CodeType, str] = {}
+_ENVIRONMENT = frozenset(
+    method.__code__ for method in vars(type(os.environ)).values() if isinstance(method, types.FunctionType)
+)
+_sides: dict[types.CodeType, str] = dict.fromkeys(_ENVIRONMENT, "machinery")
 _actions: dict[types.CodeType, dict[int, Action]] = {}
 
 
@@ -136,6 +143,8 @@ class Tracing(TorchFunctionMode):
             sys.settrace(self._enter)
 
     def _enter(self, frame: types.FrameType, event: str, argument: Any) -> Any:
+        if frame.f_code in _ENVIRONMENT and is_observed(frame.f_back):
+            self.observer.ask(frame)
         if _sides.get(frame.f_code) == "machinery" or not is_observed(frame):
             return None
         self.observer.enter(frame)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -173,8 +174,20 @@ def _tensor_entry(kind: str) -> Callable[[_Text, Any, str, Any], None]:
 
 
 def _item(text: _Text, holder: Any, key: Any, value: Any) -> None:
-    if not isinstance(holder, tuple):  # which cannot change
+    if isinstance(holder, type(os.environ)):
+        name, variables = holder.encodekey(key), vars(holder)["_data"]
+        _entry(text, variables, name, variables.get(name, MISSING))
+    elif not isinstance(holder, tuple):  # which cannot change
         _entry(text, holder, key, value)
+
+
+def _hooks(text: _Text, holder: nn.Module, key: str, value: tuple[Any, ...]) -> None:
+    hooks = f"{text.name(own_attributes(holder))}[{key!r}]"
+    text.add(
+        f"tuple({hooks}.items()) == {text.name(tuple(own_attributes(holder)[key].items()))}"
+        if value
+        else f"not {hooks}"
+    )
 
 
 def _global(text: _Text, holder: Any, key: str, value: Any) -> None:
@@ -240,6 +253,7 @@ _TERMS: Mapping[str, Callable[[_Text, Any, Any, Any], None]] = {
     "type": _type,
     "class": _class,
     "item": _item,
+    "hooks": _hooks,
     "global": _global,
     "cell": _cell,
     "content": _content,

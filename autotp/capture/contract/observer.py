@@ -6,6 +6,7 @@ noted with all that is in them, and the instructions that run say which globals 
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
 import threading
@@ -24,12 +25,11 @@ from .frames import Action, Tracing, is_observed
 from .guards import Contract, Guard, grouped
 from .modes import Modes
 from .snapshot import Snapshots, is_module_of_library, is_of_library
-from .source import MISSING, Source, dense_class, own_attributes, static_attribute
-from .values import CONTAINERS, MOST_ITEMS, PROBES, as_expected, kind_of, wanted_gradients
+from .source import HOOKS, MISSING, Source, dense_class, own_attributes, static_attribute
+from .values import CONTAINERS, MOST_ITEMS, PROBES, as_expected, environment_state, kind_of, wanted_gradients
 
 _active: dict[int, Observer] = {}
 _PARTS = frozenset({"_modules", "_parameters", "_buffers"})
-_BACKWARD_HOOKS = frozenset({"_backward_hooks", "_backward_pre_hooks"})
 _LEAVES = {
     torch.Tensor.register_hook: "register_hook",
     torch.Tensor.register_post_accumulate_grad_hook: "register_post_accumulate_grad_hook",
@@ -53,14 +53,16 @@ _NUMBERS = frozenset(
 )
 _GRADIENT = torch.Tensor.grad.__get__  # type: ignore[union-attr]
 _GRADIENTS = frozenset(getattr(torch.Tensor, name).__get__ for name in ("requires_grad", "is_leaf", "grad_fn"))
-_HOOK_MANNERS = frozenset(
-    {"_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs"}
-)
+# What torch looks at for hooks, and the hooks that it is about.
+_HOOKS = {name: name for name in HOOKS} | {
+    f"{name}_{manner}": name for name in HOOKS[:2] for manner in ("with_kwargs", "always_called")
+}
 # Kinds of values that a class may hold beside code.
 _DATA = frozenset({"constant", "container", "object", "tensor", "array", "partial"})
 # Kinds of values of which `is` says something.
 _TOLD_APART = frozenset({"tensor", "object", "container"})
 _IMMUTABLE = (tuple, frozenset)
+_HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8  # flags of classes, Include/object.h of CPython
 
 
 class Observer:
@@ -86,7 +88,7 @@ class Observer:
         self.patched: dict[type, Any] = {}
         self.told: dict[type, bool] = {}
         self.problem: str | None = None
-        self.lenient = False
+        self.lenient = self.gradients_asked = False
         self.snapshots = Snapshots()
         self.root = Source(None, "unit")
         self.twins: dict[int, nn.Module] = {}
@@ -264,7 +266,10 @@ class Observer:
     def _read_all(self, value: Any, source: Source) -> None:
         """Note every attribute of an object, as nothing tells which of them is read."""
         for name, item in list(own_attributes(value).items()):
-            self.reach(item, self.note(source, "attribute", name))
+            if isinstance(value, nn.Module) and name in _HOOKS:
+                self._note_hooks(source, _HOOKS[name])
+            else:
+                self.reach(item, self.note(source, "attribute", name))
 
     def begin(self, leaves: Sequence[Any]) -> None:
         """The unit's forward is about to run, with these arguments: functions among them may run in it, and a call's key
@@ -288,7 +293,7 @@ class Observer:
         """Let all attribute access to objects of a class tell; returns if it does."""
         if kind in self.told:
             return self.told[kind]
-        place = _place_to_tell(kind)
+        place = _place_to_tell(kind, self.patched)
         self.told[kind] = place is not None
         if place is not None and place not in self.patched:
             original: Any = place.__getattribute__
@@ -303,6 +308,18 @@ class Observer:
             place.__getattribute__ = tell  # type: ignore[method-assign, assignment]
             self.patched[place] = own
         return self.told[kind]
+
+    def _unwatch(self) -> None:
+        """Let go of the classes and Python modules that were made to tell."""
+        for module in self.modules:
+            module.__class__ = types.ModuleType
+        for kind, own in reversed(self.patched.items()):
+            if own is MISSING:
+                del kind.__getattribute__
+            else:
+                kind.__getattribute__ = own  # type: ignore[method-assign]
+        self.modules.clear()
+        self.patched.clear()
 
     def attribute(self, value: Any, name: str, original: Callable[[Any, str], Any]) -> Any:
         """An attribute of an object that the traced code asks for."""
@@ -327,10 +344,10 @@ class Observer:
         live, path = self.parts[id(twin)]
         if name in _PARTS or (path, name) in self.varying or (not path and name == "forward"):
             return original(twin, name)
-        if name in _HOOK_MANNERS and not (live._forward_hooks or live._forward_pre_hooks):
-            return original(twin, name)  # asked for the hooks that a trace itself puts there
-        if name in _BACKWARD_HOOKS and own_attributes(live)[name]:
-            self.refuse(f"there is a backward hook on {source}")
+        if name in _HOOKS:
+            self._note_hooks(source, _HOOKS[name])
+            self.snapshots.take(own_attributes(live)[name], lambda: f"{source}.{name}")
+            return original(twin, name)
         if name == "__dict__":
             if reader.f_code.co_filename != torch.nn.modules.module.__file__:  # which looks for one name in it
                 self._read_all(live, source)
@@ -346,6 +363,13 @@ class Observer:
         if isinstance(found, CONTAINERS):
             self.snapshots.take(found, lambda: f"{source}.{name}")
         return found
+
+    def _note_hooks(self, source: Source, name: str) -> None:
+        hooks = self.note(source, "hooks", name)
+        found = hooks.get(self.live)
+        if found and name.startswith("_backward"):
+            self.refuse(f"there is a backward hook on {source}")
+        self._reach_container(found, hooks)
 
     def _note_attribute(self, value: Any, name: str, source: Source) -> None:
         """Where Python looks for an attribute: at what the class says, and in the object itself."""
@@ -409,6 +433,21 @@ class Observer:
                     slot = self.note(source, "slot", name)
                     self.reach(getattr(function, name), slot)
 
+    def ask(self, frame: types.FrameType) -> None:
+        """The environment is asked for a variable, or for all, or one is set."""
+        environment, method = frame.f_locals["self"], frame.f_code.co_name
+        source = self.fixed(environment)
+        if method == "__getitem__":
+            self.note(source, "item", frame.f_locals["key"])
+        elif method in ("__iter__", "__len__", "__repr__", "copy", "__or__", "__ror__"):
+            self.note(source, "probe", environment_state)
+        elif method != "__init__":
+            self.snapshots.take(environment._data, lambda: "the environment")
+            self.refuse("it changes the environment, which outlives the call")
+
+    def _reach_environment(self, value: Any, source: Source) -> None:
+        """Its variables are observed as they are asked for."""
+
     def _reach_held(self, value: Any, source: Source) -> None:
         """As `reach`; a module of the unit may stand in a closure, which the twin's has its twin in."""
         if id(value) not in self.twins:
@@ -441,9 +480,11 @@ class Observer:
             self.refuse("it reads the numbers of a tensor that it keeps")
         if function is _GRADIENT:
             self.refuse("it reads the gradient of a tensor")
-        if function in _GRADIENTS:
-            wanted = self.note(self.root, "probe", wanted_gradients)
-            if not all(wanted.get(self.live)):
+        if function in _GRADIENTS and not self.gradients_asked:
+            self.gradients_asked = True
+            with torch._C.DisableTorchFunction():  # what is asked here is not asked by the model
+                wanted = self.note(self.root, "probe", wanted_gradients).get(self.live)
+            if not all(wanted):
                 self.refuse("it asks whether a tensor wants a gradient, and some of its parameters want none")
 
     def _read_global(self, frame: types.FrameType, action: Action) -> None:
@@ -486,25 +527,22 @@ class Observer:
         """Observe what runs in this thread. State that was written is put back. Raises TraceError if there was any, or if
         something cannot be observed, unless it is `lenient`."""
         self.lenient = lenient
-        for each, name in ((random._inst, "Python's"), (numpy.random.mtrand._rand, "numpy's")):
-            self.snapshots.take_random(each, lambda name=name: f"the state of {name} random generator")  # type: ignore[misc]
-        for part, source in list(self.known.values()):
-            if not self._watch(type(part)):
-                self._read_all(self.parts[id(part)][0], source)
-        _active[threading.get_ident()] = self
+        collecting = gc.isenabled()
+        gc.disable()  # else code that runs whenever memory is collected would count as the model's
         try:
+            for each, name in ((random._inst, "Python's"), (numpy.random.mtrand._rand, "numpy's")):
+                self.snapshots.take_random(each, lambda name=name: f"the state of {name} random generator")  # type: ignore[misc]
+            for part, source in list(self.known.values()):
+                if not self._watch(type(part)):
+                    self._read_all(self.parts[id(part)][0], source)
+            _active[threading.get_ident()] = self
             with Tracing(self):
                 yield
         finally:
-            del _active[threading.get_ident()]
-            for module in self.modules:
-                module.__class__ = types.ModuleType
-            for kind, own in reversed(self.patched.items()):
-                if own is MISSING:
-                    del kind.__getattribute__
-                else:
-                    kind.__getattribute__ = own  # type: ignore[method-assign]
-            self.patched.clear()
+            _active.pop(threading.get_ident(), None)
+            self._unwatch()
+            if collecting:
+                gc.enable()
             written = self.snapshots.restore()
         if lenient:
             return
@@ -532,14 +570,15 @@ class _Telling(types.ModuleType):
         return observer.attribute(self, name, types.ModuleType.__getattribute__)
 
 
-def _place_to_tell(kind: type) -> type | None:
+def _place_to_tell(kind: type, patched: Mapping[type, Any]) -> type | None:
     """The class that gets the access that tells: the class itself or, where it has an access of its own, the one that this
-    leaves the reading to. None if there is no such class."""
+    leaves the reading to. A base that was `patched` before does it. None if there is no such class."""
+
+    def has_own_access(each: type) -> bool:
+        return isinstance(patched.get(each, vars(each).get("__getattribute__")), types.FunctionType)
+
     order = list(kind.__mro__)
-    own = [i for i, c in enumerate(order) if isinstance(vars(c).get("__getattribute__"), types.FunctionType)]
+    own = [i for i, each in enumerate(order) if has_own_access(each)]
     behind = order[own[-1] + 1 :] if own else order
-    place = next(iter(behind), object)
+    place = next((each for each in behind if each in patched), next(iter(behind), object))
     return place if place.__flags__ & _HEAP_TYPE and not place.__flags__ & _IMMUTABLE_TYPE else None
-
-
-_HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8

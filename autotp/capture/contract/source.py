@@ -61,6 +61,7 @@ _TEXTS = {
     "class": "{parent}",
     "cell": "the variable {key} of {parent}",
     "probe": "{parent}",
+    "hooks": "a hook on {parent}",
 }
 
 
@@ -107,6 +108,17 @@ def _item(holder: Any, key: Any) -> Any:
         return MISSING
 
 
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def hooks_of(module: nn.Module, name: str) -> tuple[Any, ...]:
+    """The hooks of one kind on a module, each with how it is called; the numbers that torch gives them say nothing."""
+    manners = [getattr(module, name + manner, ()) for manner in ("_with_kwargs", "_always_called")]
+    return tuple(
+        (hook, *(number in manner for manner in manners)) for number, hook in own_attributes(module)[name].items()
+    )
+
+
 def _cell(function: Any, name: str) -> Any:
     try:
         return function.__closure__[function.__code__.co_freevars.index(name)].cell_contents
@@ -129,6 +141,7 @@ _STEPS: dict[str, Callable[[Any, Any], Any]] = {
     "part": lambda holder, key: holder._modules.get(key, MISSING),
     "parameter": lambda holder, key: holder._parameters.get(key, MISSING),
     "buffer": lambda holder, key: holder._buffers.get(key, MISSING),
+    "hooks": hooks_of,
     "attribute": lambda holder, key: own_attributes(holder).get(key, MISSING),
     "slot": _slot,
     "type": lambda holder, key: dense_class(holder),

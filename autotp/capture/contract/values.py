@@ -7,6 +7,7 @@ import contextvars
 import functools
 import gc
 import importlib.machinery
+import os
 import random
 import sys
 import threading
@@ -84,6 +85,7 @@ _KINDS: tuple[tuple[Any, str], ...] = (
     (contextvars.ContextVar, "variable"),
     (threading.local, "unobservable"),
     (RANDOM, "random"),
+    (type(os.environ), "environment"),
     (types.GeneratorType, "moving"),
     (CONTAINERS, "container"),
     (functools.partial, "partial"),
@@ -190,6 +192,11 @@ def variable_state(value: Any) -> Any:
 def wanted_gradients(module: Any) -> Any:
     """Which parameters of a module want gradients."""
     return tuple(parameter.requires_grad for parameter in module.parameters())
+
+
+def environment_state(value: Any) -> Any:
+    """All variables of the environment."""
+    return tuple(value._data.items())
 
 
 def referent(value: Any) -> Any:

@@ -1,0 +1,67 @@
+"""Observation tells every read, whatever the order in which classes are watched, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+import autotp
+
+WIDTH, INNER = 16, 24
+
+
+class Scale(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight
+
+
+class ScaleOfItsOwn(Scale):
+    """A class that inherits from one that is watched before it."""
+
+
+class Counted:
+    def __getattribute__(self, name: str) -> object:
+        return object.__getattribute__(self, name)
+
+
+class Unwatchable(Scale, Counted):
+    """Its access to attributes stands behind nn.Module's, where no class of its own can be put."""
+
+
+class Block(nn.Module):
+    def __init__(self, *scales: type[nn.Module]) -> None:
+        super().__init__()
+        self.scales = nn.ModuleList(kind() for kind in scales)
+        self.up, self.down = nn.Linear(WIDTH, INNER), nn.Linear(INNER, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for scale in self.scales:
+            x = scale(x)
+        return x + self.down(self.up(x).relu())
+
+
+def planned(*scales: type[nn.Module]) -> list[tuple[str, ...]]:
+    model = nn.Sequential(Block(*scales), Block(*scales))
+    plan = autotp.plan(model, 2, example=(torch.zeros(2, WIDTH),))
+    return [unit.instances for unit in plan.units]
+
+
+def changed_classes() -> list[type]:
+    kinds = [Block, Scale, ScaleOfItsOwn, Unwatchable, nn.Linear, nn.Module, Counted]
+    return [kind for kind in kinds if "__getattribute__" in vars(kind) and kind is not Counted]
+
+
+def test_a_class_and_one_that_inherits_from_it_are_both_watched() -> None:
+    for order in ((Scale, ScaleOfItsOwn), (ScaleOfItsOwn, Scale), (nn.Identity, Scale, ScaleOfItsOwn, Scale)):
+        assert planned(*order) == [("0", "1")], order
+        assert changed_classes() == []
+
+
+def test_classes_are_as_before_where_watching_cannot_begin() -> None:
+    assert ("0", "1") not in planned(ScaleOfItsOwn, Unwatchable)
+    assert changed_classes() == []
+    assert planned(Scale) == [("0", "1")]
