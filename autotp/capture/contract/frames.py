@@ -49,8 +49,11 @@ class Observer(Protocol):
     def act(self, frame: types.FrameType, action: Action) -> None:
         """An instruction is about to run."""
 
-    def call(self, function: Any, args: Any) -> None:
+    def call(self, function: Any, args: Any, kwargs: Any) -> None:
         """A function of torch is about to run."""
+
+    def data_of(self, tensor: torch.Tensor) -> None:
+        """A tensor's `data` was read: writing there is hidden from what is kept for the backward."""
 
     def ask(self, frame: types.FrameType) -> None:
         """A function of the environment's begins: its variables are read one by one."""
@@ -83,6 +86,7 @@ def _side(frame: types.FrameType) -> str:
     return side
 
 
+_DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 _ENVIRONMENT = frozenset(
     method.__code__ for method in vars(type(os.environ)).values() if isinstance(method, types.FunctionType)
 )
@@ -135,12 +139,17 @@ class Tracing(TorchFunctionMode):
         super().__exit__(*error)
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.observer.call(function, args)
+        self.observer.call(function, args, kwargs or {})
+        # An operator that a graph can have gives the same tensor.
+        plain = torch.Tensor.detach if function == _DATA else function
         sys.settrace(None)  # following Python's every step takes as long again as the steps
         try:
-            return function(*args, **(kwargs or {}))
+            result = plain(*args, **(kwargs or {}))
         finally:
             sys.settrace(self._enter)
+        if function == _DATA:
+            self.observer.data_of(result)
+        return result
 
     def _enter(self, frame: types.FrameType, event: str, argument: Any) -> Any:
         if frame.f_code in _ENVIRONMENT and is_observed(frame.f_back):

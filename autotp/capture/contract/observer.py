@@ -19,6 +19,7 @@ import numpy
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
 
 from ...errors import TraceError
 from .frames import Action, Tracing, is_observed
@@ -26,7 +27,17 @@ from .guards import Contract, Guard, grouped
 from .modes import Modes
 from .snapshot import Snapshots, is_module_of_library, is_of_library
 from .source import HOOKS, MISSING, Source, dense_class, own_attributes, static_attribute
-from .values import CONTAINERS, MOST_ITEMS, PROBES, as_expected, environment_state, kind_of, wanted_gradients
+from .values import (
+    CONTAINERS,
+    MOST_ITEMS,
+    PROBES,
+    as_expected,
+    environment_state,
+    kind_of,
+    may_write,
+    memory_of,
+    wanted_gradients,
+)
 
 _active: dict[int, Observer] = {}
 _PARTS = frozenset({"_modules", "_parameters", "_buffers"})
@@ -80,6 +91,8 @@ class Observer:
         self.objects: list[Source] = []
         self.aliases: list[tuple[Source, Source]] = []
         self.tensors: dict[int, tuple[torch.Tensor, Source]] = {}
+        self.hidden: dict[int, torch.Tensor] = {}
+        self.memory: set[int] = set()  # where tensors of the state lie
         self.functions: dict[types.CodeType, list[tuple[Any, Source]]] = {}
         self.classes: set[type] = set()
         self.modules: list[types.ModuleType] = []
@@ -179,6 +192,7 @@ class Observer:
         if isinstance(value, nn.Parameter):
             self.refuse(f"it reads a parameter at {source} rather than as a parameter of its own modules")
         self.tensors[id(value)] = value, source
+        self.memory |= {memory_of(value)}
 
     def _reach_function(self, value: Any, source: Source) -> None:
         self.functions.setdefault(value.__code__, []).append((value, source))
@@ -472,13 +486,19 @@ class Observer:
                 self.snapshots.take_cell(function.__closure__[function.__code__.co_freevars.index(action.name)])
         self.refuse(f"it sets {action.name}, which outlives the call")
 
-    def call(self, function: Any, args: Any) -> None:
+    def call(self, function: Any, args: Any, kwargs: Any) -> None:
         """A function of torch runs; some leave in a tensor what a graph does not have, some read what is in one."""
+        if may_write(function, kwargs):
+            for tensor in (leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)):
+                if memory_of(tensor) in self.memory - {0}:
+                    self.snapshots.take_numbers(tensor)
+                if id(tensor) in self.hidden or id(tensor._base) in self.hidden:
+                    self.refuse("it writes into the data of a tensor behind autograd's back")
         if function in _LEAVES:
             self.refuse(f"it calls {_LEAVES[function]} of a tensor, of which a program knows nothing")
         if function in _NUMBERS and not isinstance(args[0], FakeTensor):
             self.refuse("it reads the numbers of a tensor that it keeps")
-        if function is _GRADIENT:
+        if function == _GRADIENT:
             self.refuse("it reads the gradient of a tensor")
         if function in _GRADIENTS and not self.gradients_asked:
             self.gradients_asked = True
@@ -486,6 +506,10 @@ class Observer:
                 wanted = self.note(self.root, "probe", wanted_gradients).get(self.live)
             if not all(wanted):
                 self.refuse("it asks whether a tensor wants a gradient, and some of its parameters want none")
+
+    def data_of(self, tensor: torch.Tensor) -> None:
+        """Writes into what is given as a tensor's data are hidden from autograd, not from a graph."""
+        self.hidden[id(tensor)] = tensor
 
     def _read_global(self, frame: types.FrameType, action: Action) -> None:
         if action.operation == "LOAD_NAME" and action.name in frame.f_locals:
@@ -556,6 +580,8 @@ class Observer:
         found: dict[Source, Any] = {}
         guards = tuple(Guard(source, as_expected(source.get(self.live, found))) for source in self.order)
         tensors = {name: self.tensors[id(t)][1] for name, t in constants.items() if id(t) in self.tensors}
+        if any(memory_of(t) in self.memory - {0} for name, t in constants.items() if name not in tensors):
+            raise TraceError("it has a second tensor over the memory of one that it keeps")
         groups = grouped(self.objects, self.live, found)
         return Contract(guards, tuple(self.aliases), tuple(self.objects), groups, tensors, self.modes)
 

@@ -9,11 +9,13 @@ import random
 import sys
 import types
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from .source import MISSING, own_attributes
 
@@ -27,6 +29,7 @@ class Snapshots:
         self.caches: list[tuple[Any, int]] = []
         self.cells: list[tuple[types.CellType, Any]] = []
         self.classes: dict[type, tuple[dict[str, Any], Callable[[], str]]] = {}
+        self.numbers: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.random: dict[int, tuple[Any, Any, Callable[[], str]]] = {}
 
     def take(self, value: Any, name: Callable[[], str]) -> None:
@@ -52,13 +55,22 @@ class Snapshots:
             if each not in self.classes and each.__flags__ & _HEAP_TYPE and not is_of_library(each):
                 self.classes[each] = dict(vars(each)), name
 
+    def take_numbers(self, tensor: torch.Tensor) -> None:
+        """Remember what is in a tensor that is about to be written to."""
+        with _plainly():
+            self.numbers.append((tensor.data, tensor.detach().clone()))
+
     def take_random(self, generator: Any, name: Callable[[], str]) -> None:
         """Remember the state of a random generator."""
         if id(generator) not in self.random:
             self.random[id(generator)] = generator, _drawn(generator), name
 
     def restore(self) -> str | None:
-        """Put back what was written; returns what it was, None if nothing was."""
+        """Put back what was written; returns what it was, None if nothing was. Numbers in tensors are put back and not
+        spoken of: a program writes them itself."""
+        with _plainly():
+            for tensor, numbers in reversed(self.numbers):
+                tensor.copy_(numbers)
         for cell, content in reversed(self.cells):
             cell.cell_contents = content
         for namespace, key, old in reversed(self.entries):
@@ -102,6 +114,13 @@ class Snapshots:
             elif _holds_tensors(function):
                 yield f"what {function.__name__} keeps"
                 function.cache_clear()
+
+
+@contextmanager
+def _plainly() -> Iterator[None]:
+    """Without what a trace makes of operators."""
+    with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
+        yield
 
 
 def _holds_tensors(value: Any, depth: int = 4) -> bool:

@@ -13,7 +13,7 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 import numpy
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from .source import MISSING, Missing, dense_class
 
@@ -197,6 +198,30 @@ def wanted_gradients(module: Any) -> Any:
 def environment_state(value: Any) -> Any:
     """All variables of the environment."""
     return tuple(value._data.items())
+
+
+def memory_of(tensor: torch.Tensor) -> int:
+    """Where the numbers of a tensor lie; 0 where there are none."""
+    if isinstance(tensor, FakeTensor) or tensor.is_meta or tensor.layout is not torch.strided:
+        return 0
+    with torch._C.DisableTorchFunction():
+        return tensor.untyped_storage().data_ptr()
+
+
+def may_write(function: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Returns if a function of torch may write into what it is given, going by its name and its settings."""
+    name = str(getattr(function, "__name__", "")).partition(".")[0]
+    in_place = name.endswith("_") if not name.endswith("__") else name[2:-2] in _IN_PLACE
+    return in_place or "out" in kwargs or bool(kwargs.get("inplace"))
+
+
+_IN_PLACE = frozenset(
+    {
+        "setitem",
+        "set",
+        *(f"i{name}" for name in "add sub mul truediv floordiv mod pow and or xor lshift rshift matmul".split()),
+    }
+)
 
 
 def referent(value: Any) -> Any:

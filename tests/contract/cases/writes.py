@@ -342,3 +342,53 @@ def block_in_two_places():
     yield
     net.blocks.append(net.blocks[1])
     yield
+
+
+KEPT = [torch.full((4,), 2.0, dtype=torch.float64)]
+
+
+def writing(write):
+    """A tensor in a global list that a block reads and then writes, in one way or another."""
+
+    class Writes(Mlp):
+        def after(self, z):
+            z = z * KEPT[0].mean().clone()
+            write(KEPT[0])
+            return z
+
+    yield twins(Writes)
+    for _ in range(2):
+        yield
+    KEPT[0].fill_(3.0)
+    for _ in range(2):
+        yield
+
+
+@case()
+def tensor_in_a_global_list_written():
+    yield from writing(lambda tensor: tensor.add_(0.5))
+
+
+@case()
+def tensor_in_a_global_list_written_through_a_view():
+    yield from writing(lambda tensor: tensor[1:3].mul_(1.5))
+
+
+@case()
+def tensor_in_a_global_list_written_through_its_data():
+    yield from writing(lambda tensor: tensor.data.add_(0.5))
+
+
+@case()
+def tensor_in_a_global_list_written_by_item():
+    yield from writing(lambda tensor: tensor.__setitem__(0, 1.5))
+
+
+@case()
+def tensor_in_a_global_list_written_as_a_result():
+    yield from writing(lambda tensor: torch.add(tensor, 0.5, out=tensor))
+
+
+@case()
+def tensors_in_a_global_list_written_at_once():
+    yield from writing(lambda tensor: torch._foreach_add_([tensor], 0.5))
