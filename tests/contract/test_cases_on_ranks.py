@@ -1,4 +1,4 @@
-"""The same cases on real ranks, all of them in one process group; `make long` has more ranks."""
+"""The same cases on real ranks, all in one process group: every tenth here, the others in the sweep, more ranks in `make long`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,19 @@ import pytest
 from autotp.runtime.launch import run_ranks
 from tests.contract.play import assert_as_expected, cases, on_processes, open_cases
 
+CLOSED = sorted(cases().keys() - open_cases())
+SAMPLE = CLOSED[::10]
+OTHERS = [name for name in CLOSED if name not in SAMPLE]
 
-@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.long)])
-def test_on_real_ranks(size: int) -> None:
-    everywhere = run_ranks(on_processes, size, sorted(cases().keys() - open_cases()), limit_s=1800)
+
+@pytest.mark.parametrize(
+    ("names", "size"),
+    [
+        pytest.param(SAMPLE, 2, id="sample-2"),
+        pytest.param(OTHERS, 2, id="others-2", marks=pytest.mark.sweep),
+        pytest.param(CLOSED, 3, id="all-3", marks=pytest.mark.long),
+    ],
+)
+def test_on_real_ranks(names: list[str], size: int) -> None:
+    everywhere = run_ranks(on_processes, size, names, limit_s=1800)
     assert_as_expected([outcome for outcomes in everywhere for outcome in outcomes])

@@ -191,8 +191,13 @@ class Observer:
     def _reach_tensor(self, value: torch.Tensor, source: Source) -> None:
         if isinstance(value, nn.Parameter):
             self.refuse(f"it reads a parameter at {source} rather than as a parameter of its own modules")
+        self._check_wants_no_gradient(value, source)
         self.tensors[id(value)] = value, source
         self.memory |= {memory_of(value)}
+
+    def _check_wants_no_gradient(self, state: torch.Tensor | None, source: Source) -> None:
+        if state is not None and state.requires_grad:
+            self.refuse(f"{source} wants a gradient and is no parameter, and a program sums those of parameters")
 
     def _reach_function(self, value: Any, source: Source) -> None:
         self.functions.setdefault(value.__code__, []).append((value, source))
@@ -369,6 +374,8 @@ class Observer:
         for kind, held in (("parameter", twin._parameters), ("buffer", twin._buffers)):
             if name in held and name not in own_attributes(twin):
                 self.note(source, kind, name)
+                if kind == "buffer":
+                    self._check_wants_no_gradient(live._buffers.get(name), source)
                 return original(twin, name)
         if name in twin._modules and name not in own_attributes(twin):
             return original(twin, name)

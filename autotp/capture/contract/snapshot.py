@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import copy
 import gc
+import pickle
 import random
 import sys
 import types
@@ -100,7 +101,7 @@ class Snapshots:
 
     def _restore_random(self) -> Iterator[str]:
         for generator, state, name in self.random.values():
-            if repr(_drawn(generator)) != repr(state):
+            if pickle.dumps(_drawn(generator)) != pickle.dumps(state):
                 yield name()
                 _set_drawn(generator, state)
 
