@@ -1,4 +1,4 @@
-"""The same cases on real ranks, all in one process group: every tenth here, the others in the sweep, more ranks in `make long`."""
+"""The same cases on real ranks in one process group: every tenth here, the others in the sweep, more ranks in `make long`."""
 
 from __future__ import annotations
 
