@@ -30,6 +30,7 @@ from autotp.huggingface.models import build_model
 from autotp.planner.make import make_plan
 from autotp.planner.survey import Survey, survey
 from autotp.rewrite.apply import apply_plan, make_compilers
+from autotp.runtime.cut.origin import parts_only
 from autotp.runtime.ranks import Ranks
 from autotp.runtime.simulate import simulate
 from autotp.runtime.slices import padding
@@ -156,10 +157,11 @@ def gap(losses: torch.Tensor, others: torch.Tensor) -> float:
 def largest_padding(model: nn.Module) -> float:
     """The largest entry in the padding of any parameter on this rank."""
     state, largest = state_of(model), 0.0
-    for name, parameter in model.named_parameters():
-        for dim, layout in enumerate(state.layouts.get(name, ())):
-            beyond = parameter.detach().index_select(dim, padding(layout, state.ranks.rank))
-            largest = max(largest, float(beyond.abs().max()) if beyond.numel() else 0.0)
+    with parts_only():
+        for name, parameter in model.named_parameters():
+            for dim, layout in enumerate(state.layouts.get(name, ())):
+                beyond = parameter.detach().index_select(dim, padding(layout, state.ranks.rank))
+                largest = max(largest, float(beyond.abs().max()) if beyond.numel() else 0.0)
     return largest
 
 
