@@ -212,7 +212,7 @@ class Verifier:
 
         ranks = simulate(tp, rank_run)
         calls = tuple(
-            _call_report(run, planned_collectives(plan, run.units), found)
+            _call_report(run, planned_collectives(plan, run.units) if self._is_planned(run.call) else None, found)
             for run, *found in zip(self.runs, *ranks, strict=True)
         )
         counts = next((call for call in calls if not call.counts_agree), calls[0])
@@ -227,6 +227,12 @@ class Verifier:
             calls=calls,
         )
 
+    def _is_planned(self, call: Call) -> bool:
+        """Returns if the plan says what a call sends: of a dim of size one it holds for that size only."""
+        first, other = (pytree.tree_leaves(each.inputs) for each in (self.runs[0].call, call))
+        pairs = [(a.shape, b.shape) for a, b in zip(first, other, strict=True) if isinstance(a, torch.Tensor)]
+        return all(1 not in (x, y) for a, b in pairs for x, y in zip(a, b, strict=True) if x != y)
+
     def _parallel_run(self, parallel: nn.Module, call: Call, ranks: Ranks) -> tuple[Any, Any, Any]:
         with ranks.logging() as log:
             outputs, gradients = _called(parallel, call, self.seed, self.paths)
@@ -235,13 +241,13 @@ class Verifier:
         return outputs, gradients | full_gradients(parallel), counted
 
 
-def _call_report(run: Run, planned: Mapping[str, int], ranks: Sequence[tuple[Any, Any, Any]]) -> CallReport:
-    """One call of the dense model beside that of every rank: outputs, gradients, collectives."""
+def _call_report(run: Run, planned: Mapping[str, int] | None, ranks: Sequence[tuple[Any, Any, Any]]) -> CallReport:
+    """One call of the dense model beside that of every rank: outputs, gradients, collectives, if a plan says which."""
     return CallReport(
         name=run.call.name,
         outputs=compare(run.outputs, [rank[0] for rank in ranks], {}, run.call.name),
         gradients=compare(run.gradients, [rank[1] for rank in ranks], run.gradients, run.call.name),
-        planned=planned,
+        planned=dict(ranks[0][2]) if planned is None else planned,
         counted=dict(ranks[0][2]),
     )
 

@@ -12,6 +12,7 @@ from autotp.errors import AutotpError, PlanError, UsageError
 from autotp.huggingface.models import build_model
 from autotp.runtime.launch import run_ranks
 from tests.families import FAMILIES
+from tests.parts import held
 
 
 def one_line(error: BaseException) -> str:
@@ -114,7 +115,7 @@ def test_wrong_calls_leave_the_model_alone_on_every_rank() -> None:
 
 def local_shapes_on_meta() -> list[tuple[bool, tuple[int, ...]]]:
     model = autotp.parallelize(build_model(FAMILIES["llama"].config()))
-    return [(parameter.is_meta, tuple(parameter.shape)) for parameter in model.parameters()]
+    return [(parameter.is_meta, tuple(held(parameter).shape)) for parameter in model.parameters()]
 
 
 def test_meta_parameters_stay_on_meta_with_local_shapes() -> None:
