@@ -201,6 +201,10 @@ class Observer:
 
     def _reach_function(self, value: Any, source: Source) -> None:
         self.functions.setdefault(value.__code__, []).append((value, source))
+        if not is_module_of_library(value.__globals__):
+            self.snapshots.take(value, source.__str__)
+            for name, item in list(own_attributes(value).items()):
+                self.reach(item, self.note(source, "attribute", name))
 
     def _reach_method(self, value: Any, source: Source) -> None:
         self._reach_slots(value, source, ("__func__", "__self__"))
@@ -218,7 +222,7 @@ class Observer:
 
     def _watch_module(self, value: types.ModuleType, source: Source) -> None:
         """Let all attribute access to a Python module tell; of those of libraries what code names by itself counts."""
-        if id(value) in self.known or type(value) is not types.ModuleType or is_module_of_library(value):
+        if id(value) in self.known or type(value) is not types.ModuleType or is_module_of_library(vars(value)):
             return
         self.known[id(value)] = value, source
         value.__class__ = _Telling

@@ -9,7 +9,7 @@ import pickle
 import random
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -145,9 +145,9 @@ def is_of_library(kind: type) -> bool:
     return kind.__module__.partition(".")[0] in _LIBRARIES
 
 
-def is_module_of_library(module: types.ModuleType) -> bool:
-    """Returns if a Python module is."""
-    return str(module.__name__).partition(".")[0] in _LIBRARIES
+def is_module_of_library(namespace: Mapping[str, Any]) -> bool:
+    """Returns if a Python module is, by what it holds."""
+    return str(namespace.get("__name__")).partition(".")[0] in _LIBRARIES
 
 
 def _drawn(generator: Any) -> Any:

@@ -392,3 +392,43 @@ def tensor_in_a_global_list_written_as_a_result():
 @case()
 def tensors_in_a_global_list_written_at_once():
     yield from writing(lambda tensor: torch._foreach_add_([tensor], 0.5))
+
+
+def scale():
+    """A function that keeps a number, as many do."""
+
+
+scale.factor = 2.0
+
+
+@case()
+def attribute_of_a_function_written():
+    class Writes(Mlp):
+        def after(self, z):
+            scale.factor += 1
+            return z * scale.factor
+
+    yield twins(Writes)
+    for _ in range(2):
+        yield
+    scale.factor = 1.0
+    for _ in range(2):
+        yield
+
+
+@case()
+def attribute_of_a_function_that_is_kept():
+    class Reads(Mlp):
+        def __init__(self, index):
+            super().__init__()
+            self.function = scale
+
+        def after(self, z):
+            return z * self.function.factor
+
+    yield twins(Reads)
+    for _ in range(2):
+        yield
+    scale.factor = 3.0
+    for _ in range(2):
+        yield
