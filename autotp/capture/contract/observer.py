@@ -193,7 +193,7 @@ class Observer:
             self.refuse(f"it reads a parameter at {source} rather than as a parameter of its own modules")
         self._check_wants_no_gradient(value, source)
         self.tensors[id(value)] = value, source
-        self.memory |= {memory_of(value)}
+        self.memory |= {memory_of(value)} - {0}
 
     def _check_wants_no_gradient(self, state: torch.Tensor | None, source: Source) -> None:
         if state is not None and state.requires_grad:
@@ -501,7 +501,7 @@ class Observer:
         """A function of torch runs; some leave in a tensor what a graph does not have, some read what is in one."""
         if may_write(function, kwargs):
             for tensor in (leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)):
-                if memory_of(tensor) in self.memory - {0}:
+                if memory_of(tensor) in self.memory:
                     self.snapshots.take_numbers(tensor)
                 if id(tensor) in self.hidden or id(tensor._base) in self.hidden:
                     self.refuse("it writes into the data of a tensor behind autograd's back")
@@ -591,7 +591,7 @@ class Observer:
         found: dict[Source, Any] = {}
         guards = tuple(Guard(source, as_expected(source.get(self.live, found))) for source in self.order)
         tensors = {name: self.tensors[id(t)][1] for name, t in constants.items() if id(t) in self.tensors}
-        if any(memory_of(t) in self.memory - {0} for name, t in constants.items() if name not in tensors):
+        if any(memory_of(t) in self.memory for name, t in constants.items() if name not in tensors):
             raise TraceError("it has a second tensor over the memory of one that it keeps")
         groups = grouped(self.objects, self.live, found)
         return Contract(guards, tuple(self.aliases), tuple(self.objects), groups, tensors, self.modes)
