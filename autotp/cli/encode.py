@@ -14,6 +14,7 @@ from transformers import AutoModel, AutoTokenizer, BatchEncoding
 
 from ..api import parallelize
 from ..checkpoint.full import state_of
+from ..runtime.cut.origin import parts_only
 
 PRECISIONS = (torch.float32, torch.float64)
 SENTENCES = (
@@ -79,4 +80,5 @@ def embed(model: nn.Module, batch: BatchEncoding) -> torch.Tensor:
 
 def held(model: nn.Module) -> int:
     """Number of parameters in memory."""
-    return sum(parameter.numel() for parameter in model.parameters())
+    with parts_only():
+        return sum(parameter.numel() for parameter in model.parameters())

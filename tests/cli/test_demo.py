@@ -17,6 +17,9 @@ def test_the_demo_is_equal() -> None:
     assert lines[-1] == "equal: 2 ranks compute what the whole model computes"
     assert all(any(sentence in line for line in lines) for sentence in SENTENCES)
     assert any("13 ran, 13 planned" in line for line in lines)
+    assert any(
+        line.startswith("parameters") and line.endswith("11,536,512 (50.8%)") for line in lines
+    )  # held, not planned
 
 
 @pytest.mark.parametrize(("offset", "ran", "equal"), [(0.0, 13, True), (1e-3, 13, False), (0.0, 12, False)])
