@@ -12,7 +12,7 @@ from torch import nn
 
 from .modes import Modes
 from .source import MISSING, Source, content, own_attributes, static_attribute
-from .values import CONTAINERS, agree
+from .values import CONTAINERS, agree, names_in
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,6 +207,10 @@ def _class(text: _Text, holder: type, key: str, value: Any) -> None:
         text.add(f"{text.name(vars(owner))}[{key!r}] is {text.name(value)}")
 
 
+def _absent(text: _Text, holder: type, key: str, value: Any) -> None:
+    text.add(f"not hasattr({text.name(holder)}, {key!r})")
+
+
 def _slot(text: _Text, holder: Any, key: str, value: Any) -> None:
     if value is MISSING:
         text.add(f"not hasattr({text.name(holder)}, {key!r})")
@@ -240,6 +244,9 @@ def _content(text: _Text, holder: Any, key: None, value: Any) -> None:
 
 
 def _probe(text: _Text, holder: Any, key: Callable[[Any], Any], value: Any) -> None:
+    if key is names_in:
+        text.add(f"len({text.name(vars(holder))}) == {len(vars(holder))}")
+        return
     same = "==" if isinstance(value, (tuple, int, str)) else "is"
     text.add(f"{text.name(key)}({text.name(holder)}) {same} {text.name(value)}")
 
@@ -252,6 +259,7 @@ _TERMS: Mapping[str, Callable[[_Text, Any, Any, Any], None]] = {
     "slot": _slot,
     "type": _type,
     "class": _class,
+    "absent": _absent,
     "item": _item,
     "hooks": _hooks,
     "global": _global,

@@ -6,6 +6,7 @@ noted with all that is in them, and the instructions that run say which globals 
 
 from __future__ import annotations
 
+import builtins
 import gc
 import random
 import sys
@@ -13,6 +14,7 @@ import threading
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import Enum
 from typing import Any
 
 import numpy
@@ -33,9 +35,11 @@ from .values import (
     PROBES,
     as_expected,
     environment_state,
+    is_outside,
     kind_of,
     may_write,
     memory_of,
+    names_in,
     wanted_gradients,
 )
 
@@ -165,6 +169,10 @@ class Observer:
         if kind in ("constant", "identity"):
             if isinstance(value, type):
                 self._reach_class(value, source)
+            if isinstance(value, Enum):
+                self._reach_member(value, source)
+            if is_outside(value):
+                self.refuse(f"it calls {value.__name__}, and what that says is not the model's state")
             if isinstance(value, types.ModuleType):
                 self._watch_module(value, source)
             return
@@ -209,6 +217,13 @@ class Observer:
     def _reach_method(self, value: Any, source: Source) -> None:
         self._reach_slots(value, source, ("__func__", "__self__"))
 
+    def _reach_member(self, member: Enum, source: Source) -> None:
+        """A member of an enumeration is a constant, but may have been given attributes."""
+        self.snapshots.take(member, source.__str__)
+        for name, item in list(own_attributes(member).items()):
+            if not name.startswith("_"):
+                self.reach(item, self.note(source, "attribute", name))
+
     def _reach_class(self, kind: type, source: Source) -> None:
         """A class, which anything may be asked of that it or its bases hold, where a model's code made them."""
         if kind in self.classes:
@@ -216,6 +231,8 @@ class Observer:
         self.classes.add(kind)
         self.snapshots.take_class(kind, source.__str__)
         for each in kind.__mro__:
+            if not is_of_library(each):
+                self.note(self.fixed(each), "probe", names_in)
             for name, held in [] if is_of_library(each) else list(vars(each).items()):
                 if kind_of(held) in _DATA and not (name.startswith("__") and name.endswith("__")):
                     self._reach_code(held, self.note(source, "class", name))
@@ -418,6 +435,8 @@ class Observer:
             self.reach(own[name], entry)
         elif written is not MISSING:
             self._reach_code(written, from_class)
+        else:
+            self.note(self.note(source, "type"), "absent", name)
 
     def _class_attribute(self, value: Any, name: str, source: Source) -> tuple[Any, Source]:
         """What the class of an object has under a name, and the source of that."""
@@ -528,6 +547,9 @@ class Observer:
         namespace, name = frame.f_globals, action.name
         source = self.note(self.fixed(namespace), "global", name)
         if name not in namespace:
+            if is_outside(vars(builtins).get(name)):
+                self.snapshots.take(namespace, lambda: "globals")
+                self.refuse(f"it calls {name}, and what that says is not the model's state")
             return
         self.reach(namespace[name], source)
         self._read_names(namespace[name], source, action.names)

@@ -59,6 +59,7 @@ _TEXTS = {
     "item": "{parent}[{key!r}]",
     "content": "{parent}",
     "class": "{parent}",
+    "absent": "{parent}",
     "cell": "the variable {key} of {parent}",
     "probe": "{parent}",
     "hooks": "a hook on {parent}",
@@ -149,6 +150,7 @@ _STEPS: dict[str, Callable[[Any, Any], Any]] = {
     "item": _item,
     "global": _item,
     "cell": _cell,
+    "absent": lambda holder, key: static_attribute(holder, key)[0],
     "content": content,
     "probe": lambda holder, key: key(holder),
 }

@@ -224,6 +224,21 @@ _IN_PLACE = frozenset(
 )
 
 
+def names_in(kind: type) -> tuple[str, ...]:
+    """The names that a class itself has."""
+    return tuple(name for name in vars(kind) if name != "__getattribute__")  # which may be there while a trace observes
+
+
+def is_outside(value: Any) -> bool:
+    """Returns if a function of Python's asks the system, or for all names there are: nothing can be compared with its answer."""
+    if not isinstance(value, types.BuiltinFunctionType):
+        return False
+    return value in (globals, open) or (value.__module__ in ("posix", "nt", "gc", "time") and value not in _PURE)
+
+
+_PURE = frozenset({os.fspath})
+
+
 def referent(value: Any) -> Any:
     """What a weak reference refers to."""
     return value()
