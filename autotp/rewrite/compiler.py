@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from .build import Program, build
 from .entry import Entry
 from .layers import parallel_layers
 from .opaque import slices_given
+from .structure import Signature
 
 if TYPE_CHECKING:
     from .unit import UnitForward
@@ -53,7 +54,8 @@ class Compiler:
     that the plan knows; another one, which only some calls read, stays whole and is sliced where it meets what is cut. Where
     one of `wanting` tensors, by its place in the call, wants no gradient, the program is the one for calls where it does: one
     placement for all units, also for the first, which may be given data.
-    Why there is no program for a kind of call stands in `refused`. With `sequence` ranks, calls that a backward may follow
+    Why there is no program for a kind of call stands in `refused`. `structures` has the compilers for those of the units whose
+    modules were `changed` later, which the plan says nothing of. With `sequence` ranks, calls that a backward may follow
     hand on what is cut over positions.
     """
 
@@ -74,6 +76,8 @@ class Compiler:
     eager_entries: dict[Program, Entry | None] = field(default_factory=dict)
     refused: dict[Any, list[tuple[Contract, str]]] = field(default_factory=dict)
     gives_slices: bool = False
+    structures: dict[Signature, Compiler] = field(default_factory=dict)
+    changed: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def program(
@@ -98,6 +102,25 @@ class Compiler:
             call.ranks.prepare(found[1].groups(), device)
             call.agreed.append(found[1])
         return found
+
+    def for_structure(self, signature: Signature, layouts: Mapping[str, tuple[Layout, ...]]) -> Compiler:
+        """The compiler for a unit of this structure whose modules have been changed since, and for those like it."""
+        with self.lock:
+            if signature not in self.structures:
+                planned = None if self.planned is None else (self.planned - self.layouts.keys()) | layouts.keys()
+                self.structures[signature] = replace(
+                    self,
+                    layouts=layouts,
+                    surveyed=None,
+                    changed=True,
+                    planned=planned,
+                    programs={},
+                    entries={},
+                    eager_entries={},
+                    refused={},
+                    lock=threading.Lock(),
+                )
+            return self.structures[signature]
 
     def _known(
         self,
@@ -195,9 +218,9 @@ class Compiler:
         return bool(site.handles) and self.gives_slices
 
     def _is_sound(self) -> bool:
-        """Returns if the plan holds for the call that it was made from, or for another one."""
+        """Returns if the plan holds for the call that it was made from, or for another one, or is not for these modules."""
         if self.programs or self.surveyed is None:
-            return bool(self.programs)
+            return bool(self.programs) or self.changed
         try:
             self._placed(self.surveyed)
         except UnsoundPlanError:

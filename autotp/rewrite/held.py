@@ -24,8 +24,8 @@ class Held:
 
 
 def held_in(model: nn.Module) -> Iterator[tuple[str, Held]]:
-    """Every parameter that is cut, by the name it has now."""
-    for path, module in model.named_modules():
+    """Every parameter that is cut, by all names that it has now."""
+    for path, module in model.named_modules(remove_duplicate=False):
         for name, held in module.__dict__.get(HELD, {}).items():
             if module._parameters.get(name) is not None:
                 yield join_path(path, name), held

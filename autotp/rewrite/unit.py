@@ -29,12 +29,17 @@ from .compiler import Compiler
 from .dynamo import call_in_dynamo
 from .entry import OTHER, Entry, EntryCode
 from .held import dense_structure
+from .structure import Signature, Structure, check_equal, inner_modules, layouts_in, signature_of
 from .whole import run_whole
 from .within import Within, within
 
 MSG_CHANGED = (
-    "modules within {path} were added, taken out or replaced since the model was made parallel; call"
-    " autotp.parallelize(model) again, so that they are cut with the rest, and make the optimizer after that"
+    "modules within {path} were added, taken out or replaced since the model was made parallel; parameters that came so are"
+    " whole on every rank until autotp.parallelize(model) is called again"
+)
+MSG_NESTED = (
+    "{path} was given a block of the model since the model was made parallel; call autotp.parallelize on the model as it is"
+    " to be"
 )
 _WHOLE = (
     "{path} computes some calls with whole weights, gathered every time: {reason}; leave it whole in the plan"
@@ -46,20 +51,22 @@ class UnitForward:
     """Takes the place of a unit's `forward`; `own_forward` is what the module itself had under that name, or None."""
 
     def __init__(
-        self, module: nn.Module, unit: Unit, compiler: Compiler, ranks: Ranks, paths: tuple[str, ...] | None = None
+        self, module: nn.Module, unit: Unit, compiler: Compiler, ranks: Ranks, signature: Signature | None = None
     ) -> None:
         self.module, self.unit, self.compiler, self.ranks = module, unit, compiler, ranks
         self.own_forward = module.__dict__.get("forward")
-        self.paths = paths
+        self.signature = signature  # of the modules that the compiler's programs are for
+        self.structure: Structure | None = None  # those that there are; a copy has none before it is complete
         self.agreed: list[Program] = []  # programs that are known to be the same on all ranks
         self.refused = False  # whether a call has run whole
         self.entry: Entry | None = None  # for calls that are like the last one
         self.bounds: dict[Contract, Bound] = {}
 
     def enter(self) -> None:
-        """Take the place. From now on the unit has to keep the modules that it has."""
+        """Take the place."""
         self.module.forward = self
-        self.paths = self.structure.paths
+        self.structure, self.signature = Structure(self.module), signature_of(self.module)
+        self.compiler.structures.setdefault(self.signature, self.compiler)
 
     def leave(self) -> None:
         """Give it back."""
@@ -68,15 +75,10 @@ class UnitForward:
     def __deepcopy__(self, memo: dict[int, Any]) -> UnitForward:
         """For a copy of the module; programs are shared."""
         module = copy.deepcopy(self.module, memo)
-        copied = memo[id(self)] = UnitForward(module, self.unit, self.compiler, self.ranks, self.paths)
+        copied = memo[id(self)] = UnitForward(module, self.unit, self.compiler, self.ranks, self.signature)
         copied.own_forward = copy.deepcopy(self.own_forward, memo)
         copied.agreed, copied.refused = list(self.agreed), self.refused
         return copied
-
-    @functools.cached_property
-    def structure(self) -> Structure:
-        """The modules of the unit, which a copy does not have before it is complete."""
-        return Structure(self.module, self.paths)
 
     @functools.cached_property
     def positions(self) -> tuple[int, ...]:
@@ -179,10 +181,31 @@ class UnitForward:
         return self.compiler.program(self, site, self.positions)
 
     def site(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallSite:
-        """What a call looks like. Raises UsageError if the unit has other modules than when it was made parallel."""
-        if not self.structure.same_modules():
-            raise UsageError(MSG_CHANGED.format(path=self.unit.path or "the model"))
+        """What a call looks like, to the unit as it is now."""
+        if self.structure is None or not self.structure.same_modules():
+            self._take_structure()
         return call_site(self.module, args, kwargs)
+
+    def _take_structure(self) -> None:
+        """Go on with the modules that the unit has now, and with programs for these.
+
+        Raises UsageError if one of them is a unit itself, PlacementError if ranks were given different parameters.
+        """
+        path, is_copy = self.unit.path or "the model", self.structure is None
+        if any(
+            "forward" in vars(part) and isinstance(part.forward, UnitForward) for part in inner_modules(self.module)
+        ):
+            raise UsageError(MSG_NESTED.format(path=path))
+        self.structure, signature = Structure(self.module), signature_of(self.module)
+        for name in ("parts", "_first"):
+            vars(self).pop(name, None)
+        self.bounds.clear()
+        self.entry = None
+        if not is_copy:
+            check_equal(self.module, self.ranks, path)
+        if signature != self.signature:
+            warnings.warn(MSG_CHANGED.format(path=path), stacklevel=2)
+            self.signature, self.compiler = signature, self.compiler.for_structure(signature, layouts_in(self.module))
 
     def current_structure(self) -> nn.Module:
         """The dense structure of the live module as it is now, with the state of its Python."""
@@ -190,19 +213,3 @@ class UnitForward:
         if self.own_forward is None:
             twin.__dict__.pop("forward", None)
         return twin
-
-
-class Structure:
-    """Which modules a module has within: programs are for these."""
-
-    def __init__(self, module: nn.Module, paths: tuple[str, ...] | None = None) -> None:
-        self.paths = tuple(path for path, _ in module.named_modules())
-        self.fits = paths is None or paths == self.paths
-        self.parents = [(part._modules, tuple(part._modules.values())) for part in module.modules() if part._modules]
-        self.leaves = [part._modules for part in module.modules() if not part._modules]
-
-    def same_modules(self) -> bool:
-        """Returns if no module was put in, taken out or replaced."""
-        if not self.fits or any(self.leaves):
-            return False
-        return all(tuple(now.values()) == before for now, before in self.parents)

@@ -641,31 +641,55 @@ FUNCTIONS = [
         "b T h p, b T h, h, b T 1 N, b T 1 N",
         lambda x, dt, a, b, c: mamba2_chunk_scan(x, dt, -a.exp(), b, c, 3, dt_softplus=True),
     ),
-    *(
-        Case(f"function.{name}", text, function)
-        for name, own, text in (
-            ("torch_chunk_gated_delta_rule", {"chunk_size": 2}, DELTA),
-            ("torch_recurrent_gated_delta_rule", {}, DELTA),
-            ("chunk_kimi_delta_attention", {"chunk_size": 2}, DELTA_BY_CHANNEL),
-            ("recurrent_kimi_delta_attention", {}, DELTA_BY_CHANNEL),
-        )
-        for function in (
-            lambda q, k, v, g, beta, name=name, own=own: globals()[name](
-                q, k, v, -g.exp(), beta, initial_state=None, output_final_state=False, **own
-            )[0],
-        )
+    Case(
+        "function.torch_chunk_gated_delta_rule",
+        DELTA,
+        lambda q, k, v, g, beta: torch_chunk_gated_delta_rule(
+            q, k, v, -g.exp(), beta, initial_state=None, output_final_state=False, chunk_size=2
+        )[0],
     ),
-    *(
-        Case(f"function.{name}", f"{text}, {state}", function)
-        for name, own, text, state in (
-            ("torch_chunk_gated_delta_rule", {"chunk_size": 3}, DELTA, "b (g r) K v"),
-            ("recurrent_kimi_delta_attention", {}, DELTA_BY_CHANNEL, "b h K v"),
-        )
-        for function in (
-            lambda q, k, v, g, beta, s, name=name, own=own: globals()[name](
-                q, k, v, -g.exp(), beta, initial_state=s, output_final_state=True, use_qk_l2norm_in_kernel=True, **own
-            ),
-        )
+    Case(
+        "function.torch_recurrent_gated_delta_rule",
+        DELTA,
+        lambda q, k, v, g, beta: torch_recurrent_gated_delta_rule(
+            q, k, v, -g.exp(), beta, initial_state=None, output_final_state=False
+        )[0],
+    ),
+    Case(
+        "function.chunk_kimi_delta_attention",
+        DELTA_BY_CHANNEL,
+        lambda q, k, v, g, beta: chunk_kimi_delta_attention(
+            q, k, v, -g.exp(), beta, initial_state=None, output_final_state=False, chunk_size=2
+        )[0],
+    ),
+    Case(
+        "function.recurrent_kimi_delta_attention",
+        DELTA_BY_CHANNEL,
+        lambda q, k, v, g, beta: recurrent_kimi_delta_attention(
+            q, k, v, -g.exp(), beta, initial_state=None, output_final_state=False
+        )[0],
+    ),
+    Case(
+        "function.torch_chunk_gated_delta_rule",
+        f"{DELTA}, b (g r) K v",
+        lambda q, k, v, g, beta, s: torch_chunk_gated_delta_rule(
+            q,
+            k,
+            v,
+            -g.exp(),
+            beta,
+            initial_state=s,
+            output_final_state=True,
+            use_qk_l2norm_in_kernel=True,
+            chunk_size=3,
+        ),
+    ),
+    Case(
+        "function.recurrent_kimi_delta_attention",
+        f"{DELTA_BY_CHANNEL}, b h K v",
+        lambda q, k, v, g, beta, s: recurrent_kimi_delta_attention(
+            q, k, v, -g.exp(), beta, initial_state=s, output_final_state=True, use_qk_l2norm_in_kernel=True
+        ),
     ),
     Case("function.rwkv_linear_attention", "c, c, b T c, b T c", lambda *x: rwkv_linear_attention(*x)[0]),
     Case(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -65,3 +66,23 @@ def test_classes_are_as_before_where_watching_cannot_begin() -> None:
     assert ("0", "1") not in planned(ScaleOfItsOwn, Unwatchable)
     assert changed_classes() == []
     assert planned(Scale) == [("0", "1")]
+
+
+@torch.compile(backend="eager")
+def compiled(x: torch.Tensor) -> torch.Tensor:
+    return x.relu() + x.shape[-1]
+
+
+class CallsCompiled(Scale):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return compiled(super().forward(x))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # dynamo asks for it, in the dense model
+def test_a_compiled_function_is_traced_as_it_is_written() -> None:
+    """Dynamo would compile what observes, reach it as if it were the model's, and leave its classes changed."""
+    for _ in range(2):
+        assert planned(CallsCompiled) == [("0", "1")]
+        assert changed_classes() == []
+    model = nn.Sequential(Block(CallsCompiled), Block(CallsCompiled))
+    autotp.verify(model, 2, example=(torch.randn(2, WIDTH),)).raise_for_failure()

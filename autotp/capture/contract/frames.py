@@ -73,9 +73,12 @@ def is_observed(frame: types.FrameType | None) -> bool:
 def _side(frame: types.FrameType) -> str:
     """Whose code runs: torch's or our own ("machinery"), a library's that these use too, or the model's."""
     file = frame.f_code.co_filename
-    if file.startswith("<"):  # made by exec, as a dataclass's methods are: it belongs where its globals do
+    if file.startswith("<") and not file.startswith(("<frozen importlib", "<autotp")):
+        # Made by exec, as a dataclass's methods are: it belongs where its globals do, or to whoever evaluates it.
         module = sys.modules.get(str(frame.f_globals.get("__name__")))
-        file = file if file.startswith(("<frozen importlib", "<autotp")) else str(getattr(module, "__file__", file))
+        if module is None and frame.f_back is not None:
+            return _sides.get(frame.f_back.f_code) or _side(frame.f_back)
+        file = str(getattr(module, "__file__", file))
     inner = file.startswith((_TORCH, _OWN, *_SIZES)) and not file.startswith(_MODULES)
     if inner or file.startswith((*_REPORTING, "<frozen importlib", "<autotp")):
         side = "machinery"

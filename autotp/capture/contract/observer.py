@@ -29,6 +29,7 @@ from .guards import Contract, Guard, grouped
 from .modes import Modes
 from .snapshot import Snapshots, is_module_of_library, is_of_library
 from .source import HOOKS, MISSING, Source, dense_class, own_attributes, static_attribute
+from .uncompiled import uncompiled
 from .values import (
     CONTAINERS,
     MOST_ITEMS,
@@ -593,7 +594,7 @@ class Observer:
                 if not self._watch(type(part)):
                     self._read_all(self.parts[id(part)][0], source)
             _active[threading.get_ident()] = self
-            with Tracing(self):
+            with uncompiled(), Tracing(self):
                 yield
         finally:
             _active.pop(threading.get_ident(), None)

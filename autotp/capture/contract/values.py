@@ -96,11 +96,11 @@ _KINDS: tuple[tuple[Any, str], ...] = (
 
 
 def _is_of_torch(kind: type) -> bool:
-    """Returns if torch's own Python is behind an object: what it keeps is not a model's state."""
+    """Returns if torch's own Python, or ours, is behind an object: what it keeps is not a model's state."""
     return kind.__module__.partition(".")[0] in _REPORTED
 
 
-_REPORTED = frozenset({"torch", "sympy", "typing", "logging", "_thread"})
+_REPORTED = frozenset({"autotp", "torch", "sympy", "typing", "logging", "_thread"})
 
 
 _OPEN = (object, dict, list, tuple, set, frozenset, collections.OrderedDict, collections.defaultdict, collections.deque)
