@@ -25,7 +25,7 @@ def _own_plans(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sweep", action="store_true", help="only what `make test` has a sample of, and all of that")
-    parser.addoption("--long", action="store_true", help="only what takes hours, and what is known to be open")
+    parser.addoption("--long", action="store_true", help="only what takes hours, and what is known to fail")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

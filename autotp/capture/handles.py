@@ -69,7 +69,8 @@ class OpaqueCall:
     """One step that becomes a node of `target`: the call of a method or function, or the reading of a value.
 
     Its tensors, then its symbolic numbers are the node's operands, in the order of the flat arguments. `bound` gives its
-    result while tracing; `owner` is the package that defines a method, `holding` those whose objects are in its object.
+    result while tracing; `owner` is the package that defines a method, `holding` those whose objects are in its object;
+    `gradient` says whether what is read may need one.
     """
 
     name: str
@@ -81,6 +82,7 @@ class OpaqueCall:
     path: Path = ()
     owner: str = ""
     holding: frozenset[str] = frozenset()
+    gradient: bool = False
     out_spec: pytree.TreeSpec | None = None
     out_constants: dict[int, Any] = field(default_factory=dict)
 
@@ -140,8 +142,14 @@ class Handles:
         # An item is there because a block set it, which tells that block of a gradient from outside. Of a tensor that a
         # method has kept nobody tells.
         item = len(path) == 2 and path[0] == (".", "__getitem__") and handle not in self._changed
-        target = read_differentiable if wanted and item and torch.is_grad_enabled() else read_opaque
-        return self._node(self._reading(target, handle, path, value))
+        wanted &= torch.is_grad_enabled()
+        call = self._reading(read_differentiable if wanted and item else read_opaque, handle, path, value)
+        call.gradient = wanted or (
+            torch.is_grad_enabled() and handle in self._changed
+        )  # of which no condition can be made
+        if call.target is read_opaque and handle not in self._changed and isinstance(value, torch.Tensor):
+            self._read_constant(HandleRead(handle, (*path, (".", "requires_grad"))), value.requires_grad)
+        return self._node(call)
 
     def _reading(self, target: Any, handle: int, path: Path, value: Any) -> OpaqueCall:
         leaves, spec = pytree.tree_flatten(((), {}))

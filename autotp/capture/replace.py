@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from ..errors import TraceError
-from .calls import call_opaque, check_opaque, read_differentiable, read_number
+from .calls import call_opaque, check_opaque, read_number
 from .functions import OpaqueFunction, argument_names
 from .handles import OpaqueCall, handle_path, pending_call
 from .opaque import Path, Position, follow
@@ -49,7 +49,7 @@ class Replacement:
         if call.target not in (read_number, check_opaque):
             meta["opaque"] = call.name if call.handle is None else f"opaque.{call.name}"
             meta["owner"], meta["holding"] = call.owner, call.holding
-        meta["gradient"] = call.target is read_differentiable
+        meta["gradient"] = call.gradient
         new.meta = meta
         self.node.replace_all_uses_with(new)
         self.graph.erase_node(self.node)

@@ -13,7 +13,7 @@ from ..axes.layout import Cut, Factor, Factors, Leaf
 from ..capture.record import record
 from ..errors import TraceError
 from ..planner.survey import Survey
-from ..runtime.logits import CutLogits
+from ..runtime.logits import CutLogits, Head
 from ..runtime.ranks import Ranks
 from .models import EXAMPLE_SIZES, example_inputs, is_transformers_model
 
@@ -46,7 +46,7 @@ def reading_of_logits(model: nn.Module, found: Survey) -> str:
         if shape in heads and isinstance(result, torch.Tensor):
             layout = Leaf(result.shape[-1], Cut((Factor(2, 1),), -(-result.shape[-1] // 2) * 2))
             part = nn.functional.pad(result, (0, layout.padded_size - layout.size)).narrow(-1, 0, layout.local_size)
-            seen.append(CutLogits.of(part, _Pretended(0, 2), layout))
+            seen.append(CutLogits.of(part, Head(_Pretended(0, 2), layout)))
             return seen[-1]
         return result
 

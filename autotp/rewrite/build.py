@@ -17,7 +17,7 @@ from .draws import draw_apart
 from .insert import insert_collectives
 from .layers import Work, call_layers, keep_paddings_zero, mask_lookups, parameter_layouts
 from .localise import localise
-from .opaque import expect_local_shapes
+from .opaque import expect_local_shapes, pass_gradients
 from .picks import pick_local_parts
 
 _NUMBER_OF_DEVICE = re.compile(r"(device\(type='\w+'), index=\d+\)")
@@ -68,6 +68,7 @@ def build(
     insert_collectives(placement, ranks)
     localise(placement)
     expect_local_shapes(placement)
+    pass_gradients(placement)
     draw_apart(placement, ranks)
     call_layers(graph, layouts, layers or {})
     mask_lookups(graph, layouts, ranks)

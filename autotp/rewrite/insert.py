@@ -256,8 +256,7 @@ class _Inserter:
 
     def _opened(self, value: torch.fx.Node, dim: int, layout: Leaf, over: Factors) -> torch.fx.Node:
         def gather(value: torch.Tensor, ranks: Any) -> Any:
-            compiling = torch.compiler.is_dynamo_compiling()
-            return TracedLogits(value, Head(ranks, layout)) if compiling else CutLogits.of(value, ranks, layout)
+            return _logits(value, Head(ranks, layout))
 
         inserted, joined = self._gathering(over)
         return self._make((value, dim), value, gather, inserted, joined=joined)
@@ -291,10 +290,11 @@ class _Inserter:
         return self._make((value, "deferred"), value, defer, Inserted("all_gather", "deferred", "activation", over))
 
     def _kept(self, value: torch.fx.Node, operand: torch.fx.Node, axes: frozenset[Axis]) -> torch.fx.Node:
-        dims = self._cut_dims(operand, axes)
+        ((dim, layout, over),) = self._cut_dims(operand, axes)
 
-        def keep(value: torch.Tensor, ranks: Any) -> torch.Tensor:
-            ((dim, layout, over),) = dims
+        def keep(value: torch.Tensor, ranks: Any) -> Any:
+            if isinstance(layout, Leaf) and dim == value.dim() - 1:
+                return _logits(value, Head(ranks, layout, kept=True))
             return collectives.keep_cut(value, ranks, over, dim, layout)
 
         over = ordered(factors_in(axes, self.placement.flow.cuts))
@@ -332,3 +332,8 @@ class _Inserter:
         made = self._make((node, over, dim), node, enter_part, Inserted("all_reduce", "backward", "parameter", factors))
         for user in users:
             user.replace_input_with(node, made)
+
+
+def _logits(local: torch.Tensor, head: Head) -> Any:
+    """A slice as the cut logits that it is a part of, in a form that dynamo can follow where it traces."""
+    return TracedLogits(local, head) if torch.compiler.is_dynamo_compiling() else CutLogits.of(local, head)

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..axes.layout import Layout, layout_of
-from ..axes.term import Dims
-from ..capture.calls import call_opaque
+from ..axes.term import Dims, axes_of_dims
+from ..capture.calls import call_opaque, read_differentiable, read_opaque
 from ..placement.place import Placement
+from ..placement.typed import factors_in
 
 
 def expect_local_shapes(placement: Placement) -> None:
@@ -23,6 +24,17 @@ def expect_local_shapes(placement: Placement) -> None:
                 for shape, own in zip(shapes, held, strict=True)
             )
         node.args = (*others, shapes)
+
+
+def pass_gradients(placement: Placement) -> None:
+    """Let a value that is read from an object have a gradient where each of its numbers is on one rank: then it is no sum of
+    the ranks', neither here nor where the value was made, by a call of this unit."""
+    facts, flow = placement.typed.facts, placement.flow
+    used = frozenset(factor for cut in flow.cuts.values() for factor in cut.over)
+    for node in [node for node in placement.typed.graph.nodes if node.target is read_opaque and node in facts]:
+        held = factors_in(axes_of_dims(facts[node].dims) & flow.held[node], flow.cuts)
+        if node.meta["gradient"] and len(facts[node].outputs) == 1 and frozenset(held) == used:
+            node.target = read_differentiable
 
 
 def slices_given(placement: Placement) -> Iterable[tuple[tuple[int, ...], tuple[int, ...]]]:

@@ -32,11 +32,12 @@ _STEPS = (int, slice, torch.Tensor, type(Ellipsis))
 
 @dataclass
 class Head:
-    """Where logits come from, shared by all that is made of them: whether a loss has read them cut, which function is
-    asking for them, and which was the first to need them whole."""
+    """Where logits come from, shared by all that is made of them: whether the model is to return them cut (`kept`), whether a
+    loss has read them cut, which function is asking for them, and which was the first to need them whole."""
 
     ranks: Ranks
     layout: Leaf
+    kept: bool = False
     lost: bool = False
     asking: str = ""
     reader: str = ""
@@ -88,12 +89,8 @@ class CutLogits(torch.Tensor):
     _whole: torch.Tensor | None
 
     @staticmethod
-    def of(local: torch.Tensor, ranks: Ranks, layout: Leaf) -> CutLogits:
+    def of(local: torch.Tensor, head: Head) -> CutLogits:
         """The logits of which a tensor is this rank's slice, padding included."""
-        return CutLogits._of(local, Head(ranks, layout))
-
-    @staticmethod
-    def _of(local: torch.Tensor, head: Head) -> CutLogits:
         logits: CutLogits = (_Open.apply if _is_recorded(local) else _wrapped)(local, head)
         logits.__dict__.update(head=head, local=local, _whole=None)
         return logits
@@ -144,7 +141,7 @@ def _on_slices(func: Any, args: Any, kwargs: Mapping[str, Any]) -> torch.Tensor 
         local = _viewed(func, logits[0], args, kwargs)
     elif func is T.__getitem__ and args[0] is logits[0]:
         local = logits[0].local[args[1]] if takes_rows(args[1], logits[0].dim()) else None
-    return None if local is None else CutLogits._of(local, logits[0].head)
+    return None if local is None else CutLogits.of(local, logits[0].head)
 
 
 def pointwise_of_slices(
@@ -227,9 +224,9 @@ def cross_entropy_of_slices(
 
 
 def settled_logits(logits: CutLogits) -> torch.Tensor:
-    """Logits as a model returns them: cut if a loss has read them so, and whole otherwise."""
+    """Logits as a model returns them: cut if they are to be, or if a loss has read them so, and whole otherwise."""
     head = logits.head
-    if not head.lost or logits._whole is not None:
+    if not (head.kept or (head.lost and logits._whole is None)):
         return closed(logits)
     return head.distributed(logits.local) if head.ranks.are_processes else logits
 

@@ -49,9 +49,10 @@ class TracedLogits:
         return self._whole
 
     def settled(self) -> torch.Tensor:
-        """As a model returns them: a distributed tensor if a loss has read them cut, and whole otherwise, or within a graph."""
-        cut = self.head.lost and not self.is_whole and not torch.compiler.is_dynamo_compiling()
-        return self.head.distributed(self.local) if cut else self.whole()
+        """As a model returns them: a distributed tensor if they are to be one or a loss has read them cut; whole otherwise, and
+        for a loss within a graph."""
+        read_cut = self.head.lost and not self.is_whole and not torch.compiler.is_dynamo_compiling()
+        return self.head.distributed(self.local) if self.head.kept or read_cut else self.whole()
 
     @property
     def is_whole(self) -> bool:

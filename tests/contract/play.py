@@ -336,9 +336,3 @@ def _difference(true: Any, own: Any) -> str:
     if type(own) is type(true) and own.shape == true.shape and own.dtype == true.dtype:
         return f"differs by {float((true.double() - own.double()).abs().max()):.1e}"
     return f"is a {type(own).__name__} {tuple(own.shape)} {own.dtype}, not {tuple(true.shape)} {true.dtype}"
-
-
-def open_cases() -> frozenset[str]:
-    """The cases that are known to be open."""
-    lines = (Path(__file__).parent / "open.txt").read_text(encoding="utf-8").splitlines()
-    return frozenset(line for line in lines if line and not line.startswith("#"))

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.contract.play import assert_as_expected, cases, open_cases, simulated
+from tests.contract.play import assert_as_expected, cases, simulated
 
-OPEN = open_cases()
 EVERYWHERE = [name for name, (_, expected) in cases().items() if not expected.processes]
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) if n in OPEN else n for n in EVERYWHERE])
+@pytest.mark.parametrize("name", EVERYWHERE)
 def test_on_two_simulated_ranks(name: str) -> None:
     assert_as_expected([simulated(name, 2)])
 

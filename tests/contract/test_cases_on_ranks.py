@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from autotp.runtime.launch import run_ranks
-from tests.contract.play import assert_as_expected, cases, on_processes, open_cases
+from tests.contract.play import assert_as_expected, cases, on_processes
 
-CLOSED = sorted(cases().keys() - open_cases())
-SAMPLE = CLOSED[::10]
-OTHERS = [name for name in CLOSED if name not in SAMPLE]
+ALL = sorted(cases())
+SAMPLE = ALL[::10]
+OTHERS = [name for name in ALL if name not in SAMPLE]
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ OTHERS = [name for name in CLOSED if name not in SAMPLE]
     [
         pytest.param(SAMPLE, 2, id="sample-2"),
         pytest.param(OTHERS, 2, id="others-2", marks=pytest.mark.sweep),
-        pytest.param(CLOSED, 3, id="all-3", marks=pytest.mark.long),
+        pytest.param(ALL, 3, id="all-3", marks=pytest.mark.long),
     ],
 )
 def test_on_real_ranks(names: list[str], size: int) -> None:

@@ -70,11 +70,7 @@ def layout(size: int) -> Leaf:
     return Leaf(V, Cut((Factor(size, 1),), -(-V // size) * size))
 
 
-def traced(local: torch.Tensor, ranks: Ranks, layout: Leaf) -> Any:
-    return TracedLogits(local, Head(ranks, layout))
-
-
-@pytest.mark.parametrize("make", [CutLogits.of, traced])
+@pytest.mark.parametrize("make", [CutLogits.of, TracedLogits])
 @pytest.mark.parametrize("size", [2, 4, 7])
 def test_whatever_is_done_with_cut_logits_is_exact(size: int, make: Callable[..., Any]) -> None:
     for name, (function, gathers) in CASES.items():
@@ -85,7 +81,7 @@ def test_whatever_is_done_with_cut_logits_is_exact(size: int, make: Callable[...
         def run(ranks: Ranks, function: Any = function) -> tuple[Any, ...]:
             part = take(dense(), [None, None, layout(size)], ranks.rank).requires_grad_()
             with ranks.logging() as log:
-                loss = function(make(part, ranks, layout(size)))
+                loss = function(make(part, Head(ranks, layout(size))))
             return loss, torch.autograd.grad(loss, (part, BIAS, SCALE), allow_unused=True), log.calls
 
         for rank, (loss, gradients, calls) in enumerate(simulate(size, run)):
@@ -99,21 +95,21 @@ def test_whatever_is_done_with_cut_logits_is_exact(size: int, make: Callable[...
             if name == "mean":
                 assert kinds == [("all_reduce", 6), ("all_reduce", 12)]
             # A method of another tensor comes under a name that tracing gives it.
-            assert any(kind == "all_gather" for kind, _ in kinds) == (gathers or (make is traced and name == "bias")), (
-                name
-            )
+            assert any(kind == "all_gather" for kind, _ in kinds) == (
+                gathers or (make is TracedLogits and name == "bias")
+            ), name
 
 
 def test_nothing_to_predict_is_no_number_and_a_wrong_target_is_an_error() -> None:
     def run(ranks: Ranks) -> float:
         part = take(dense(), [None, None, layout(2)], ranks.rank)
-        return float(F.cross_entropy(CutLogits.of(part, ranks, layout(2)).view(-1, V), torch.full((6,), -100)))
+        return float(F.cross_entropy(CutLogits.of(part, Head(ranks, layout(2))).view(-1, V), torch.full((6,), -100)))
 
     assert all(loss != loss for loss in simulate(2, run))
 
     def wrong(ranks: Ranks) -> None:
         part = take(dense(), [None, None, layout(2)], ranks.rank)
-        F.cross_entropy(CutLogits.of(part, ranks, layout(2)).view(-1, V), torch.full((6,), V))
+        F.cross_entropy(CutLogits.of(part, Head(ranks, layout(2))).view(-1, V), torch.full((6,), V))
 
     with pytest.raises(RuntimeError, match="out of bounds"):
         simulate(2, wrong)
@@ -122,7 +118,7 @@ def test_nothing_to_predict_is_no_number_and_a_wrong_target_is_an_error() -> Non
 def test_bfloat16_is_computed_in_float32() -> None:
     def run(ranks: Ranks) -> torch.Tensor:
         part = take(dense().bfloat16(), [None, None, layout(2)], ranks.rank)
-        return loss_of(CutLogits.of(part, ranks, layout(2)))
+        return loss_of(CutLogits.of(part, Head(ranks, layout(2))))
 
     expected = loss_of(dense().bfloat16().float()).bfloat16()
     for loss in simulate(2, run):
@@ -133,7 +129,7 @@ def test_bfloat16_is_computed_in_float32() -> None:
 def test_logits_that_no_loss_has_read_leave_the_model_whole() -> None:
     def run(ranks: Ranks) -> tuple[Any, torch.Tensor, Any]:
         part = take(dense(), [None, None, layout(2)], ranks.rank).requires_grad_()
-        lost, plain = CutLogits.of(part, ranks, layout(2)), CutLogits.of(part, ranks, layout(2))
+        lost, plain = CutLogits.of(part, Head(ranks, layout(2))), CutLogits.of(part, Head(ranks, layout(2)))
         loss_of(lost * 2)
         result = settle(None, (), {"lost": lost, "plain": plain, "parts": {"more": (1, plain * 3)}})
         (gradient,) = torch.autograd.grad((result["plain"].sin() + result["parts"]["more"][1]).sum(), part)

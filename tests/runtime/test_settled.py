@@ -12,7 +12,7 @@ import torch
 
 from autotp.axes.layout import Cut, Factor, Leaf
 from autotp.runtime.deferred import Deferred
-from autotp.runtime.logits import CutLogits
+from autotp.runtime.logits import CutLogits, Head
 from autotp.runtime.ranks import Ranks
 from autotp.runtime.settled import settle
 from autotp.runtime.simulate import simulate
@@ -39,7 +39,7 @@ KINDS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
 
 
 def cut_logits(ranks: Ranks) -> torch.Tensor:
-    return CutLogits.of(torch.full((1, 1, 2), float(ranks.rank)), ranks, Leaf(4, Cut((Factor(2, 1),), 4)))
+    return CutLogits.of(torch.full((1, 1, 2), float(ranks.rank)), Head(ranks, Leaf(4, Cut((Factor(2, 1),), 4))))
 
 
 def deferred(ranks: Ranks) -> torch.Tensor:

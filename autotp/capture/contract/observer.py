@@ -29,7 +29,7 @@ from .guards import Contract, Guard, grouped
 from .modes import Modes
 from .snapshot import Snapshots, is_module_of_library, is_of_library
 from .source import HOOKS, MISSING, Source, dense_class, own_attributes, static_attribute
-from .uncompiled import uncompiled
+from .tensors import telling
 from .values import (
     CONTAINERS,
     MOST_ITEMS,
@@ -37,6 +37,7 @@ from .values import (
     as_expected,
     environment_state,
     is_outside,
+    is_value_of_torch,
     kind_of,
     may_write,
     memory_of,
@@ -96,6 +97,7 @@ class Observer:
         self.objects: list[Source] = []
         self.aliases: list[tuple[Source, Source]] = []
         self.tensors: dict[int, tuple[torch.Tensor, Source]] = {}
+        self.state: dict[int, tuple[Any, Source]] = {}  # what stands for parameters and buffers
         self.hidden: dict[int, torch.Tensor] = {}
         self.memory: set[int] = set()  # where tensors of the state lie
         self.functions: dict[types.CodeType, list[tuple[Any, Source]]] = {}
@@ -160,6 +162,11 @@ class Observer:
         if moving or not self.lenient:
             raise TraceError(self.problem)
 
+    def _refuse_outside(self, function: Any) -> None:
+        """Of a function that asks the system; a file that is opened may be written, which nothing puts back."""
+        moving = function is open
+        self.refuse(f"it calls {function.__name__}, and what that says is not the model's state", moving)
+
     def fixed(self, value: Any) -> Source:
         """The source of an object that is the same for all units."""
         return self._step(None, "fixed", value)
@@ -173,7 +180,7 @@ class Observer:
             if isinstance(value, Enum):
                 self._reach_member(value, source)
             if is_outside(value):
-                self.refuse(f"it calls {value.__name__}, and what that says is not the model's state")
+                self._refuse_outside(value)
             if isinstance(value, types.ModuleType):
                 self._watch_module(value, source)
             return
@@ -301,7 +308,7 @@ class Observer:
         self.note(source, "type")
         self.snapshots.take(value, source.__str__)
         self._reach_class(type(value), self._step(source, "type"))
-        if not self._watch(type(value)):
+        if is_value_of_torch(type(value)) or not self._watch(type(value)):
             self._read_all(value, source)
 
     def _read_all(self, value: Any, source: Source) -> None:
@@ -395,7 +402,7 @@ class Observer:
             return original(twin, name)
         for kind, held in (("parameter", twin._parameters), ("buffer", twin._buffers)):
             if name in held and name not in own_attributes(twin):
-                self.note(source, kind, name)
+                self.state[id(held[name])] = held[name], self.note(source, kind, name)
                 if kind == "buffer":
                     self._check_wants_no_gradient(live._buffers.get(name), source)
                 return original(twin, name)
@@ -454,6 +461,22 @@ class Observer:
                     self.reach(getattr(written, name), self._step(source, "slot", name))
         elif not isinstance(written, (types.GetSetDescriptorType, types.MemberDescriptorType)):
             self.reach(written, source)
+
+    def asked(self, tensor: torch.Tensor, name: str) -> Any:
+        """An attribute that a tensor of the trace does not have: of a parameter or buffer its own is meant."""
+        stands, source = self.state.get(id(tensor), (None, self.root))
+        if stands is not tensor:
+            self.refuse(f"it asks a tensor for {name}, which no tensor has by itself")
+            return MISSING
+        entry = self.note(source, "attribute", name)
+        found = entry.get(self.live)
+        if found is not MISSING:
+            self.reach(found, entry)
+        return found
+
+    def set(self, name: str) -> None:
+        """An attribute of a tensor is set."""
+        self.refuse(f"it sets {name} of a tensor, which outlives the call")
 
     # Instructions.
 
@@ -550,7 +573,7 @@ class Observer:
         if name not in namespace:
             if is_outside(vars(builtins).get(name)):
                 self.snapshots.take(namespace, lambda: "globals")
-                self.refuse(f"it calls {name}, and what that says is not the model's state")
+                self._refuse_outside(vars(builtins)[name])
             return
         self.reach(namespace[name], source)
         self._read_names(namespace[name], source, action.names)
@@ -594,7 +617,13 @@ class Observer:
                 if not self._watch(type(part)):
                     self._read_all(self.parts[id(part)][0], source)
             _active[threading.get_ident()] = self
-            with uncompiled(), Tracing(self):
+            compiling = torch._dynamo.config.patch(error_on_nested_fx_trace=False)
+            with (
+                torch.compiler.set_stance("force_eager"),
+                compiling,
+                telling(self, threading.get_ident()),
+                Tracing(self),
+            ):
                 yield
         finally:
             _active.pop(threading.get_ident(), None)

@@ -96,8 +96,16 @@ _KINDS: tuple[tuple[Any, str], ...] = (
 
 
 def _is_of_torch(kind: type) -> bool:
-    """Returns if torch's own Python, or ours, is behind an object: what it keeps is not a model's state."""
-    return kind.__module__.partition(".")[0] in _REPORTED
+    """Returns if the machinery of torch, or ours, is behind an object: what it keeps is not a model's state."""
+    return kind.__module__.partition(".")[0] in _REPORTED and not is_value_of_torch(kind)
+
+
+def is_value_of_torch(kind: type) -> bool:
+    """Returns if objects of a class of torch's hold what a user gave them, which its own code reads unobserved."""
+    return kind.__module__.startswith(_VALUES)
+
+
+_VALUES = ("torch.distributions.", "torch.nn.attention.", "torch.optim.")
 
 
 _REPORTED = frozenset({"autotp", "torch", "sympy", "typing", "logging", "_thread"})

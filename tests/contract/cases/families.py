@@ -5,6 +5,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from autotp.huggingface.models import build_model
+from autotp.verify import Float64
 from tests.contract.parts import call, case, ids
 from tests.families import WRITERS
 
@@ -31,9 +32,9 @@ def labels_with_logits_that_stay_cut():
 
     yield model, None, {"gather_logits": False}
     words = ids(2, 9, below=200)
-    yield call(run=losses, input_ids=words, labels=words)
-    yield call(run=losses, input_ids=words[:, :5], labels=words[:, :5])
-    yield call(run=losses, input_ids=words, labels=words.masked_fill(words % 2 == 0, -100))
+    yield call(run=losses, under=Float64, input_ids=words, labels=words)
+    yield call(run=losses, under=Float64, input_ids=words[:, :5], labels=words[:, :5])
+    yield call(run=losses, under=Float64, input_ids=words, labels=words.masked_fill(words % 2 == 0, -100))
     yield call(run=lambda **inputs: whole(model(**inputs).logits), backward=False, input_ids=words)
 
 
@@ -43,7 +44,8 @@ def items_in_the_batch():
     yield model, None
     words = ids(2, 9, below=200)
     for number in (16, torch.tensor(12), None, torch.tensor(9), 7):
-        yield call(run=lambda **inputs: model(**inputs).loss, input_ids=words, labels=words, num_items_in_batch=number)
+        inputs = {"input_ids": words, "labels": words, "num_items_in_batch": number}
+        yield call(run=lambda **inputs: model(**inputs).loss, under=Float64, **inputs)
 
 
 @case(processes=True)
@@ -70,4 +72,6 @@ def cache_of_an_encoder_and_decoder_with_gradients():
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
+        elif isinstance(getattr(module, "dropout", None), float):
+            module.dropout = 0.0
     yield call(run=steps)

@@ -1,0 +1,53 @@
+"""Python attributes of tensors, while a trace observes: whoever asks a tensor for one that it does not have, or sets one, tells.
+
+A trace runs on tensors that stand for the state's own and have none of their attributes.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+
+from .frames import is_observed
+from .source import MISSING
+
+
+class Listener(Protocol):
+    """Whoever is told."""
+
+    def asked(self, tensor: torch.Tensor, name: str) -> Any:
+        """The attribute of the tensor that one stands for, MISSING if that has none."""
+
+    def set(self, name: str) -> None:
+        """The traced code is about to set an attribute that tensors do not have by themselves."""
+
+
+@contextmanager
+def telling(listener: Listener, thread: int) -> Iterator[None]:
+    """Inside, what runs in one thread tells a listener."""
+    kind: Any = torch.Tensor
+    original = kind.__setattr__
+
+    def missing(tensor: torch.Tensor, name: str) -> Any:
+        found = MISSING
+        if threading.get_ident() == thread and is_observed(sys._getframe(1)):
+            found = listener.asked(tensor, name)
+        if found is MISSING:
+            raise AttributeError(f"{type(tensor).__name__!r} object has no attribute {name!r}")
+        return found
+
+    def give(tensor: torch.Tensor, name: str, value: Any) -> None:
+        if threading.get_ident() == thread and not hasattr(type(tensor), name) and is_observed(sys._getframe(1)):
+            listener.set(name)
+        original(tensor, name, value)
+
+    kind.__getattr__, kind.__setattr__ = missing, give
+    try:
+        yield
+    finally:
+        del kind.__getattr__, kind.__setattr__
