@@ -8,6 +8,8 @@ from typing import Any
 from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from ..capture.clone import OWN_FORWARD
+
 
 def keep_checkpointing(model: nn.Module) -> None:
     """Let `gradient_checkpointing_enable()` work on blocks whose `forward` was replaced, before or after this call."""
@@ -26,10 +28,12 @@ def leave_checkpointing(model: nn.Module) -> None:
 
 
 class CheckpointedForward:
-    """A block's `forward` that runs something else, checkpointed where the block is to be."""
+    """A block's `forward` that runs something else, checkpointed where the block is to be; `own_forward` is what the block
+    itself had under that name, or None."""
 
     def __init__(self, block: Any, run: Callable[..., Any]) -> None:
         self.block, self.run = block, run
+        self.own_forward = getattr(run, OWN_FORWARD, run)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not (self.block.gradient_checkpointing and self.block.training):

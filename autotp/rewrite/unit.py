@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from ..capture.clone import OWN_FORWARD
 from ..capture.contract.guards import Bound, Contract
 from ..capture.signature import CallSite, call_site, first_parameter
 from ..capture.trace import Traced
@@ -192,9 +193,7 @@ class UnitForward:
         Raises UsageError if one of them is a unit itself, PlacementError if ranks were given different parameters.
         """
         path, is_copy = self.unit.path or "the model", self.structure is None
-        if any(
-            "forward" in vars(part) and isinstance(part.forward, UnitForward) for part in inner_modules(self.module)
-        ):
+        if any(hasattr(vars(part).get("forward"), OWN_FORWARD) for part in inner_modules(self.module)):
             raise UsageError(MSG_NESTED.format(path=path))
         self.structure, signature = Structure(self.module), signature_of(self.module)
         for name in ("parts", "_first"):

@@ -236,7 +236,7 @@ def of_logits(model: Any) -> Counter[tuple[str, str, str]]:
     return Counter((c.kind, c.phase, c.of) for c in log.calls)
 
 
-@pytest.mark.long  # open: those put into a model that is cut over positions already are refused, see docs/limits.md
+@pytest.mark.long
 def test_adapters_of_blocks_that_are_cut_over_positions() -> None:
     for name, tp in ALL:
         for far, ran, plans in run_ranks(on_positions, tp, name):

@@ -207,7 +207,6 @@ class Observer:
     def _reach_tensor(self, value: torch.Tensor, source: Source) -> None:
         if isinstance(value, nn.Parameter):
             self.refuse(f"it reads a parameter at {source} rather than as a parameter of its own modules")
-        self._check_wants_no_gradient(value, source)
         self.tensors[id(value)] = value, source
         self.memory |= {memory_of(value)} - {0}
 
@@ -643,6 +642,8 @@ class Observer:
         found: dict[Source, Any] = {}
         guards = tuple(Guard(source, as_expected(source.get(self.live, found))) for source in self.order)
         tensors = {name: self.tensors[id(t)][1] for name, t in constants.items() if id(t) in self.tensors}
+        for name in tensors:
+            self._check_wants_no_gradient(constants[name], tensors[name])
         if any(memory_of(t) in self.memory for name, t in constants.items() if name not in tensors):
             raise TraceError("it has a second tensor over the memory of one that it keeps")
         groups = grouped(self.objects, self.live, found)

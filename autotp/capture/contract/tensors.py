@@ -16,6 +16,8 @@ import torch
 from .frames import is_observed
 from .source import MISSING
 
+_ACCESS = ("__getattr__", "__setattr__")
+
 
 class Listener(Protocol):
     """Whoever is told."""
@@ -31,7 +33,7 @@ class Listener(Protocol):
 def telling(listener: Listener, thread: int) -> Iterator[None]:
     """Inside, what runs in one thread tells a listener."""
     kind: Any = torch.Tensor
-    original = kind.__setattr__
+    original, before = kind.__setattr__, {name: vars(kind)[name] for name in _ACCESS if name in vars(kind)}
 
     def missing(tensor: torch.Tensor, name: str) -> Any:
         found = MISSING
@@ -50,4 +52,8 @@ def telling(listener: Listener, thread: int) -> Iterator[None]:
     try:
         yield
     finally:
-        del kind.__getattr__, kind.__setattr__
+        for name in _ACCESS:
+            if name in before:
+                setattr(kind, name, before[name])
+            else:
+                delattr(kind, name)

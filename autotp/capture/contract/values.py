@@ -212,8 +212,11 @@ def memory_of(tensor: torch.Tensor) -> int:
     """Where the numbers of a tensor lie; 0 where there are none."""
     if isinstance(tensor, FakeTensor) or tensor.is_meta or tensor.layout is not torch.strided:
         return 0
-    with torch._C.DisableTorchFunction():
-        return tensor.untyped_storage().data_ptr()
+    try:
+        with torch._C.DisableTorchFunction():
+            return tensor.untyped_storage().data_ptr()
+    except RuntimeError:  # a class of tensors that has none of its own
+        return 0
 
 
 def may_write(function: Any, kwargs: Mapping[str, Any]) -> bool:
