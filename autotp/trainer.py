@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from accelerate.utils import DistributedType
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
-from transformers import Trainer
+from transformers import Trainer, TrainingArguments
 
 from .checkpoint.full import state_of
 from .errors import UsageError
@@ -38,6 +40,8 @@ class ParallelTrainer(Trainer):
     def __init__(self, model: Any, args: Any = None, **others: Any) -> None:
         self.ranks = state_of(model).ranks
         _check(model, self.ranks)
+        args = TrainingArguments("tmp_trainer") if args is None else args
+        _compute_on(self.ranks.device, args)
         super().__init__(model, args, **others)
 
     @property
@@ -111,3 +115,18 @@ def _check(model: Any, ranks: Ranks) -> None:
         raise UsageError(MSG_ALONE.format(replicas=ranks.replicas))
     if dist.get_rank() != ranks.replica * ranks.size + ranks.rank:
         raise UsageError(MSG_APART)
+
+
+def _compute_on(device: torch.device, args: TrainingArguments) -> None:
+    """Let a trainer compute where the model is: accelerate knows a list of accelerators, and takes the CPU, and this process for
+    the only one, where there is another."""
+    if args.device.type == device.type:
+        return
+    args.__dict__["_setup_devices"] = device
+    state: Any = args.distributed_state
+    state.device = device
+    if state.distributed_type == DistributedType.NO:
+        state.distributed_type = DistributedType.MULTI_CPU  # many processes, of no kind that is asked for its name
+        state.num_processes, state.process_index = dist.get_world_size(), dist.get_rank()
+        state.local_process_index = int(os.environ.get("LOCAL_RANK", dist.get_rank()))
+        state.backend = dist.get_backend()

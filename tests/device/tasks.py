@@ -294,3 +294,59 @@ def placed() -> dict[str, str]:
     torch.accelerator.set_device_index(0)
     found["where the model is"] = autotp.parallelize(dense_model("gpt2").to(other))
     return {how: str(next(model.parameters()).device) for how, model in found.items()}
+
+
+def by_trainer(kind: Any, model: Any, folder: Path, on_cpu: bool) -> list[float]:
+    """The losses and norms that a trainer logs, with clipping, evaluation and a checkpoint; it brings batches to the device."""
+    from transformers import TrainingArguments
+
+    arguments = TrainingArguments(
+        str(folder),
+        per_device_train_batch_size=2,
+        max_steps=STEPS,
+        learning_rate=RATE,
+        max_grad_norm=LIMIT,
+        eval_strategy="steps",
+        eval_steps=STEPS,
+        logging_steps=1,
+        save_steps=STEPS,
+        save_only_model=True,
+        use_cpu=on_cpu,
+        report_to=[],
+        disable_tqdm=True,
+    )
+    drawn = torch.randint(3, 60, (12, 9), generator=torch.Generator().manual_seed(0))
+    rows = [{"input_ids": ids, "labels": ids} for ids in drawn]
+    trainer = kind(model, arguments, train_dataset=rows, eval_dataset=rows[:4])
+    trainer.train()
+    keys = ("loss", "grad_norm", "eval_loss")
+    return [float(entry[key]) for entry in trainer.state.log_history for key in keys if key in entry]
+
+
+def by_dense_trainer(folder: Path) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """Runs in a process of its own, on the CPU."""
+    from transformers import Trainer
+
+    with Float64():
+        dense = dense_model("llama")
+        return by_trainer(Trainer, dense, folder / "dense", on_cpu=True), dense.state_dict()
+
+
+def trainer_differs(folder: Path, expected: tuple[list[float], dict[str, torch.Tensor]]) -> float:
+    """`ParallelTrainer` beside what the dense model's trainer found; its checkpoint is a whole one."""
+    from autotp.trainer import ParallelTrainer
+
+    rank, world = str(dist.get_rank()), str(dist.get_world_size())
+    os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
+    numbers, weights = expected
+    with Float64():
+        parallel: Any = autotp.parallelize(dense_model("llama"))
+        found = by_trainer(ParallelTrainer, parallel, folder / "parallel", on_cpu=False)
+    assert is_here(parallel)
+    assert (folder / "parallel" / f"checkpoint-{STEPS}" / "model.safetensors").is_file()
+    whole = autotp.full_state_dict(parallel)
+    assert len(found) == len(numbers) > STEPS
+    return max(
+        *(abs(one - other) for one, other in zip(found, numbers, strict=True)),
+        *(distance(whole[name], weight) for name, weight in weights.items()),
+    )

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from autotp.runtime.launch import run_ranks
 from tests.device import tasks
 from tests.device.models import dense_model
 from tests.device.ranks import WORLDS, run_on_device
@@ -106,4 +107,18 @@ def test_data_parallel_on_a_second_dim_of_the_mesh(world: str) -> None:
 def test_checkpoints_everywhere(tmp_path: Path, world: str) -> None:
     dense_model("llama").save_pretrained(tmp_path / "source")
     for found in run_on_device(tasks.checkpoints_differ, 4, tmp_path / "source", tmp_path, world=world):
+        assert found < EXACT
+
+
+@pytest.mark.parametrize(
+    ("world", "size"),
+    [
+        ("no backend", 2),
+        *(pytest.param(w, n, marks=pytest.mark.long) for w in WORLDS for n in (2, 4) if (w, n) != ("no backend", 2)),
+    ],
+)
+def test_a_trainer_computes_where_the_model_is(tmp_path: Path, world: str, size: int) -> None:
+    pytest.importorskip("accelerate", reason="Trainer needs accelerate, which is not installed")
+    (expected,) = run_ranks(tasks.by_dense_trainer, 1, tmp_path)
+    for found in run_on_device(tasks.trainer_differs, size, tmp_path, expected, world=world):
         assert found < EXACT

@@ -16,6 +16,7 @@ import torch
 from .frames import is_observed
 from .source import MISSING
 
+_OF_NUMBERS = "_wrapped_number"  # torch's operators mark numbers that they have made tensors of
 _ACCESS = ("__getattr__", "__setattr__")
 
 
@@ -37,7 +38,8 @@ def telling(listener: Listener, thread: int) -> Iterator[None]:
 
     def missing(tensor: torch.Tensor, name: str) -> Any:
         found = MISSING
-        if threading.get_ident() == thread and is_observed(sys._getframe(1)):
+        own = name == _OF_NUMBERS or name.startswith("__")  # which torch and Python ask for by themselves
+        if threading.get_ident() == thread and not own and is_observed(sys._getframe(1)):
             found = listener.asked(tensor, name)
         if found is MISSING:
             raise AttributeError(f"{type(tensor).__name__!r} object has no attribute {name!r}")
