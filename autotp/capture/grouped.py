@@ -7,6 +7,7 @@ a model calls torch's operator, this one is traced: the same kernel where there 
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -50,9 +51,20 @@ def _has_kernel(*operands: torch.Tensor) -> bool:
     first = operands[0]
     if first.dtype not in KERNELS or not first.shape[0]:
         return False
-    if not first.is_cpu and not (first.is_cuda and torch.cuda.get_device_capability(first.device) >= (8, 0)):
+    return _runs_on(first.device) and all(_is_aligned(operand) for operand in operands)
+
+
+@functools.cache
+def _runs_on(device: torch.device) -> bool:
+    """Returns if torch's operator runs on a device at all: older ones have no kernel for it."""
+    rows = torch.zeros(_ALIGNMENT, _ALIGNMENT, dtype=torch.bfloat16, device=device)
+    try:
+        torch.ops.aten._grouped_mm.default(
+            rows, rows[None], torch.full((1,), _ALIGNMENT, dtype=torch.int32, device=device)
+        )
+    except (RuntimeError, NotImplementedError):
         return False
-    return all(_is_aligned(operand) for operand in operands)
+    return True
 
 
 def _is_aligned(operand: torch.Tensor) -> bool:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "benchmarks" / "gpu.py"
 
@@ -24,6 +26,7 @@ def test_without_a_gpu_it_says_so() -> None:
     assert "no CUDA device" in done.stdout
 
 
+@pytest.mark.sweep
 def test_every_step_runs_eager_and_compiled() -> None:
     done = run("--device", "cpu")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -95,7 +95,7 @@ def difference(found: torch.Tensor | None, true: torch.Tensor, largest: float) -
     return float((found - true).abs().max()) / (own if own > 1e-9 * largest else largest)
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.sweep)])
 def test_families_on_real_ranks(size: int, sweep: bool) -> None:
     names = list(ALL if sweep else SAMPLE[size])
     everywhere = run_ranks(compare_families, size, names, limit_s=600)

@@ -106,7 +106,7 @@ def gathered(log: CollectiveLog) -> tuple[int, ...]:
     return tuple(call.elements for call in log.calls if call.kind == "all_gather")
 
 
-@pytest.mark.parametrize("tp", [2, 4])
+@pytest.mark.parametrize("tp", [2, pytest.param(4, marks=pytest.mark.sweep)])
 def test_tokens_of_every_family_are_the_dense_models(tp: int, sweep: bool) -> None:
     names = list(WRITERS if sweep else SAMPLE[tp])
     ranks = run_ranks(write_all, tp, names, limit_s=600)
