@@ -17,6 +17,7 @@ import torch, torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 import autotp
+from autotp.runtime.cut.origin import parts_only
 from autotp.runtime.ranks import ProcessRanks
 from tests.device.models import batch, dense_model
 
@@ -34,7 +35,9 @@ for name in sys.argv[1:]:
             for slots in (module._parameters, module._buffers):
                 for own, value in slots.items():
                     if value is not None:
-                        there = torch.empty(value.shape, dtype=value.dtype, device="cuda")
+                        with parts_only():
+                            shape = value.shape
+                        there = torch.empty(shape, dtype=value.dtype, device="cuda")
                         slots[own] = torch.nn.Parameter(there, False) if own in module._parameters else there
         result = model(**{key: torch.empty(v.shape, dtype=v.dtype, device="cuda") for key, v in inputs.items()})
         first = result.logits if "logits" in result else result[0]
