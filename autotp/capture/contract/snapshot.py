@@ -191,6 +191,8 @@ def _state(value: Any) -> dict[str, Any]:
 
 def _slots(value: Any) -> dict[str, Any]:
     names = [name for kind in type(value).__mro__ for name in _names(vars(kind).get("__slots__", ()))]
+    if isinstance(value, types.FunctionType):
+        names = ["__defaults__", "__kwdefaults__", "__code__"]
     found = {}
     for name in names:
         try:

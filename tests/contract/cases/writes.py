@@ -432,3 +432,20 @@ def attribute_of_a_function_that_is_kept():
     scale.factor = 3.0
     for _ in range(2):
         yield
+
+
+def counted(x=2.0):
+    return x
+
+
+class CountsInADefault(Mlp):
+    def after(self, z):
+        counted.__defaults__ = (counted() + 1,)
+        return z * counted()
+
+
+@case()
+def default_of_a_function_written():
+    yield twins(lambda index: CountsInADefault())
+    for _ in range(4):
+        yield
