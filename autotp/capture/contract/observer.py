@@ -216,9 +216,11 @@ class Observer:
 
     def _reach_function(self, value: Any, source: Source) -> None:
         self.functions.setdefault(value.__code__, []).append((value, source))
-        if not is_module_of_library(value.__globals__):
+        is_library = is_module_of_library(value.__globals__)
+        if not is_library:
             self.snapshots.take(value, source.__str__)
-            for name, item in list(own_attributes(value).items()):
+        for name, item in list(own_attributes(value).items()):
+            if not is_library or name == "__wrapped__":  # what a library's decorator runs unobserved
                 self.reach(item, self.note(source, "attribute", name))
 
     def _reach_method(self, value: Any, source: Source) -> None:
