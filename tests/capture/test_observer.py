@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -86,3 +89,22 @@ def test_a_compiled_function_is_traced_as_it_is_written() -> None:
         assert changed_classes() == []
     model = nn.Sequential(Block(CallsCompiled), Block(CallsCompiled))
     autotp.verify(model, 2, example=(torch.randn(2, WIDTH),)).raise_for_failure()
+
+
+def twice(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    @functools.wraps(function)
+    def run(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return function(self, x) * 2
+
+    return run
+
+
+class Decorated(Scale):
+    @torch.no_grad()
+    @twice
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight
+
+
+def test_what_a_decorator_of_torch_s_runs_is_looked_up_again() -> None:
+    assert planned(Decorated) == [("0", "1")]
