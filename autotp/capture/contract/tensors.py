@@ -36,17 +36,19 @@ def telling(listener: Listener, thread: int) -> Iterator[None]:
     kind: Any = torch.Tensor
     original, before = kind.__setattr__, {name: vars(kind)[name] for name in _ACCESS if name in vars(kind)}
 
-    def missing(tensor: torch.Tensor, name: str) -> Any:
-        found = MISSING
+    def is_asked(name: str) -> bool:
+        """Returns if the model's code is what reads or sets a name."""
         own = name == _OF_NUMBERS or name.startswith("__")  # which torch and Python ask for by themselves
-        if threading.get_ident() == thread and not own and is_observed(sys._getframe(1)):
-            found = listener.asked(tensor, name)
+        return threading.get_ident() == thread and not own and is_observed(sys._getframe(2))
+
+    def missing(tensor: torch.Tensor, name: str) -> Any:
+        found = listener.asked(tensor, name) if is_asked(name) else MISSING
         if found is MISSING:
             raise AttributeError(f"{type(tensor).__name__!r} object has no attribute {name!r}")
         return found
 
     def give(tensor: torch.Tensor, name: str, value: Any) -> None:
-        if threading.get_ident() == thread and not hasattr(type(tensor), name) and is_observed(sys._getframe(1)):
+        if not hasattr(type(tensor), name) and is_asked(name):
             listener.set(name)
         original(tensor, name, value)
 
