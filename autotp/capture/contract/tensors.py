@@ -36,19 +36,20 @@ def telling(listener: Listener, thread: int) -> Iterator[None]:
     kind: Any = torch.Tensor
     original, before = kind.__setattr__, {name: vars(kind)[name] for name in _ACCESS if name in vars(kind)}
 
-    def is_asked(name: str) -> bool:
-        """Returns if the model's code is what reads or sets a name."""
+    def is_asked(tensor: torch.Tensor, name: str) -> bool:
+        """Returns if the model's code is what reads or sets a name of a tensor. Those of a class of its own have attributes."""
         own = name == _OF_NUMBERS or name.startswith("__")  # which torch and Python ask for by themselves
+        own |= type(tensor).__module__.partition(".")[0] != "torch"
         return threading.get_ident() == thread and not own and is_observed(sys._getframe(2))
 
     def missing(tensor: torch.Tensor, name: str) -> Any:
-        found = listener.asked(tensor, name) if is_asked(name) else MISSING
+        found = listener.asked(tensor, name) if is_asked(tensor, name) else MISSING
         if found is MISSING:
             raise AttributeError(f"{type(tensor).__name__!r} object has no attribute {name!r}")
         return found
 
     def give(tensor: torch.Tensor, name: str, value: Any) -> None:
-        if not hasattr(type(tensor), name) and is_asked(name):
+        if not hasattr(type(tensor), name) and is_asked(tensor, name):
             listener.set(name)
         original(tensor, name, value)
 
