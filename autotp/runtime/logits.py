@@ -50,6 +50,10 @@ class Head:
         """A slice as the distributed tensor that it is a part of."""
         return keep_cut(local, self.ranks, ordered(factors_of(self.layout)), local.dim() - 1, self.layout)
 
+    def cut_again(self, whole: torch.Tensor) -> torch.Tensor:
+        """The same of whole logits, into which somebody may have written."""
+        return self.distributed(slice_to_rank(whole, self.ranks, [*[None] * (whole.dim() - 1), self.layout]))
+
 
 class _Open(torch.autograd.Function):
     """Forward, cut logits of a slice; backward, this rank's slice of the gradient of whole ones."""
@@ -226,7 +230,9 @@ def cross_entropy_of_slices(
 def settled_logits(logits: CutLogits) -> torch.Tensor:
     """Logits as a model returns them: cut if they are to be, or if a loss has read them so, and whole otherwise."""
     head = logits.head
-    if not (head.kept or (head.lost and logits._whole is None)):
+    if logits._whole is not None:
+        return head.cut_again(closed(logits)) if head.kept and head.ranks.are_processes else closed(logits)
+    if not (head.kept or head.lost):
         return closed(logits)
     return head.distributed(logits.local) if head.ranks.are_processes else logits
 

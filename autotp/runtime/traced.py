@@ -52,6 +52,8 @@ class TracedLogits:
         """As a model returns them: a distributed tensor if they are to be one or a loss has read them cut; whole otherwise, and
         for a loss within a graph."""
         read_cut = self.head.lost and not self.is_whole and not torch.compiler.is_dynamo_compiling()
+        if self.head.kept and self._whole is not None:
+            return self.head.cut_again(self._whole)
         return self.head.distributed(self.local) if self.head.kept or read_cut else self.whole()
 
     @property

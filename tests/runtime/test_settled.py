@@ -12,8 +12,9 @@ import torch
 
 from autotp.axes.layout import Cut, Factor, Leaf
 from autotp.runtime.deferred import Deferred
-from autotp.runtime.logits import CutLogits, Head
-from autotp.runtime.ranks import Ranks
+from autotp.runtime.launch import run_ranks
+from autotp.runtime.logits import CutLogits, Head, settled_logits
+from autotp.runtime.ranks import ProcessRanks, Ranks
 from autotp.runtime.settled import settle
 from autotp.runtime.simulate import simulate
 
@@ -66,3 +67,19 @@ def test_what_a_model_returns_is_whole(kind: str, make: Callable[[Ranks], torch.
 def test_a_result_without_anything_to_settle_stays_the_same_object() -> None:
     result = (torch.ones(2), [1, "a"], {"b": None})
     assert settle(None, (), result) is result
+
+
+def written_and_kept() -> tuple[torch.Tensor, torch.Tensor]:
+    """Runs on a rank: logits that are to be returned cut, after the model's own code has written into them."""
+    ranks = ProcessRanks([[0, 1]], torch.device("cpu"))
+    part = torch.full((1, 1, 2), float(ranks.rank + 1), requires_grad=True)
+    logits: Any = CutLogits.of(part * 1, Head(ranks, Leaf(4, Cut((Factor(2, 1),), 4)), kept=True))
+    logits[..., 0] = 7.0
+    settled: Any = settled_logits(logits)
+    return settled.full_tensor().detach(), torch.tensor(settled.placements[0].dim)
+
+
+def test_what_was_written_into_kept_logits_is_returned() -> None:
+    for whole, dim in run_ranks(written_and_kept, 2):
+        assert whole.tolist() == [[[7.0, 1.0, 2.0, 2.0]]]
+        assert dim == 2
