@@ -53,13 +53,12 @@ torch.fx.node.has_side_effect(check_opaque)
 
 
 def _tensors(giver: str, result: Any, shapes: Shapes) -> list[torch.Tensor]:
-    if type(result) is tuple and set(map(type, result)) == {torch.Tensor}:
-        tensors = list(result)  # pytree takes longer to say so
-    else:
-        tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    plain = type(result) is tuple and set(map(type, result)) == {torch.Tensor}
+    # pytree takes longer to say so
+    tensors = list(result) if plain else [t for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor)]
     check_shapes(giver, tensors, shapes)
     for tensor, shape in zip(tensors, shapes, strict=True):
-        if None in shape and 0 in [own for size, own in zip(shape, tensor.shape, strict=True) if size is None]:
+        if tensor.shape.count(0) > shape.count(0):
             raise TraceError(f"a {giver} gave an empty value to a program for one that has something in it")
     return tensors
 

@@ -38,11 +38,14 @@ def as_dense(module: nn.Module, layouts: Mapping[str, Sequence[Layout]], ranks: 
     parts = [(part, type(part)) for part in module.modules()]
     held = {name: _place(module, name) for name in layouts}
     whole: dict[int, torch.Tensor] = {}
-    with parts_only():
+    recorded = torch.is_grad_enabled()
+    # Tensors that are made in inference mode do not say whether they were written.
+    with parts_only(), torch.inference_mode(False), torch.set_grad_enabled(recorded):
         for name, (owner, short) in held.items():
             local = owner[short]
             if id(local) not in whole:
-                whole[id(local)] = gathered(local, ranks, layouts[name])
+                made = gathered(local, ranks, layouts[name])
+                whole[id(local)] = made.clone() if made.is_inference() else made
     versions = {name: whole[id(owner[short])]._version for name, (owner, short) in held.items()}
     locals_ = {name: owner[short] for name, (owner, short) in held.items()}
     try:

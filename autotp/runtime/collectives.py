@@ -166,4 +166,4 @@ def lookup(
     held = local.clamp(0, rows - 1)
     silent = padding_row - first if padding_row >= first and padding_row < first + rows else None
     found = torch.nn.functional.embedding(held, weight, padding_idx=silent)
-    return found.masked_fill((held != local).unsqueeze(-1), 0)
+    return found.masked_fill_((held != local).unsqueeze(-1), 0)

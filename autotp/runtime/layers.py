@@ -58,14 +58,13 @@ class ParallelLayer(nn.Module):
             return parameter
         return keep_padding_zero(parameter, self.layouts[name], self.ranks.rank)
 
-    def weight_as_out_in(self) -> torch.Tensor:
-        weight = self.local("weight")
-        assert weight is not None
-        return weight.t() if self.transposed else weight
-
     def product(self, value: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """The value times the weight, plus the bias."""
-        return (linear if self.apart else torch.nn.functional.linear)(value, self.weight_as_out_in(), bias)
+        weight = self.local("weight")
+        assert weight is not None
+        if self.transposed:
+            weight = weight.t()
+        return (linear if self.apart else torch.nn.functional.linear)(value, weight, bias)
 
     def extra_repr(self) -> str:
         weight = getattr(self, "weight", None)

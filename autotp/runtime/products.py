@@ -29,7 +29,7 @@ _found: dict[tuple[int, torch.Size, int], Product] = {}
 
 def linear(value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """`torch.nn.functional.linear`: (..., in) times (out, in) plus (out), by whichever product is fastest."""
-    if not _is_few(value, weight):
+    if weight.numel() < LEAST_WEIGHT or not _is_few(value, weight):
         return torch.nn.functional.linear(value, weight, bias)
     if torch.compiler.is_compiling():
         return PRODUCTS[_choice(*weight.shape)](value, weight, bias)
@@ -101,7 +101,6 @@ def _is_few(value: torch.Tensor, weight: torch.Tensor) -> bool:
     return (
         type(value) is torch.Tensor
         and size <= MOST_VALUES
-        and weight.numel() >= LEAST_WEIGHT
         and 2 <= size // max(weight.shape[1], 1) <= MOST_ROWS
         and value.dtype is torch.float32
         and weight.dtype is torch.float32

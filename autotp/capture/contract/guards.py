@@ -199,7 +199,7 @@ def _class(text: _Text, holder: type, key: str, value: Any) -> None:
     if value is MISSING and holder.__module__.startswith("torch."):
         return  # nobody adds to torch's classes what hides what their objects hold
     if value is MISSING:
-        text.add(f"not hasattr({text.name(holder)}, {key!r})")
+        _absent(text, holder, key, value)
     elif getattr(holder, key, MISSING) is value:
         text.add(f"{text.name(holder)}.{key} is {text.name(value)}")
     else:
@@ -239,6 +239,8 @@ def _content(text: _Text, holder: Any, key: None, value: Any) -> None:
         text.add(f"not {text.name(holder)}")
     elif isinstance(value, int):
         text.add(f"len({text.name(holder)}) == {value}")
+    elif isinstance(holder, dict):
+        text.add(f"tuple({text.name(holder)}) == {text.name(value)}")
     else:
         text.add(f"{text.name(content)}({text.name(holder)}) == {text.name(value)}")
 

@@ -131,7 +131,8 @@ def as_cut(parameter: torch.Tensor, origin: Origin) -> None:
 def cut_in_place(parameter: nn.Parameter, origin: Origin) -> None:
     """Make a whole parameter the cut one. Whoever has it keeps it; its hooks are given gradients that are cut too."""
     gradient, parameter.grad = parameter.grad, None
-    parameter.data = origin.take(parameter.detach()).clone()
+    with torch.inference_mode(parameter.is_inference()):  # which is a tensor's own, and stays
+        parameter.data = origin.take(parameter.detach()).clone()
     as_cut(parameter, origin)
     hooks: Any = parameter
     for number, hook in (hooks._backward_hooks or {}).items():

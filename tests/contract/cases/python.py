@@ -586,3 +586,27 @@ def whether_gradients_are_wanted():
     yield
     net.requires_grad_(False)
     yield call(values(2, 5, HIDDEN), backward=False)
+
+
+@case()
+def a_block_that_runs_whole_in_inference_mode():
+    net = twins(Mlp)
+    yield net
+    net.blocks[0].seen = seen = []
+    net.blocks[0].norm.register_forward_hook(lambda module, args, result: seen.append(float(result.detach().sum())))
+    yield call(under=torch.inference_mode, backward=False)
+    yield
+    yield call(values(2, 5, 32), run=lambda x: net(x) * seen[-1])
+    yield call(under=torch.inference_mode, backward=False)
+
+
+@case()
+def a_model_that_was_made_in_inference_mode():
+    with torch.inference_mode():
+        net = twins(Mlp)
+    yield net, (values(2, 5, 32),)
+    yield call(values(2, 5, 32), backward=False, under=torch.inference_mode)
+    yield call(values(3, 5, 32), backward=False, under=torch.no_grad)
+    yield call(values(2, 5, 32), backward=False, under=torch.inference_mode)
+    net.blocks[0].norm.register_forward_hook(lambda module, args, result: result * 2)
+    yield call(values(3, 5, 32), backward=False, under=torch.inference_mode)
