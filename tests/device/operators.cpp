@@ -42,6 +42,8 @@ Tensor with_storage(Storage storage, c10::DispatchKey key, const Tensor& like) {
   auto made = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key), like.dtype());
   set_geometry(made, like);
   if (like.unsafeGetTensorImpl()->is_wrapped_number()) made.unsafeGetTensorImpl()->set_wrapped_number(true);
+  made._set_conj(like.is_conj());
+  made._set_neg(like.is_neg());
   return made;
 }
 
@@ -229,7 +231,6 @@ Tensor& set_tensor(Tensor& self, const Tensor& source) {
 
 void record_stream(Tensor&, c10::Stream) {}
 
-
 Tensor on_device(const Tensor& host, c10::Device device) {
   if (!host.defined()) return host;
   return with_storage(alias(host.storage(), device, c10::GetAllocator(TYPE)), c10::DispatchKey::PrivateUse1, host);
@@ -279,6 +280,10 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("convolution_overrideable", TORCH_FN(convolution));
   m.impl("convolution_backward_overrideable", TORCH_FN(convolution_backward));
 }
+
+// Conjugates that nobody has computed yet are copied as such; torch would copy them to compute them, and so on.
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
+TORCH_LIBRARY_IMPL(aten, Negative, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
 
 TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) {
   m.fallback(torch::CppFunction::makeFallthrough());

@@ -96,9 +96,10 @@ def test_generation_everywhere(world: str, size: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("world", ["its backend", "two backends"])  # torch's DDP takes a group without one for gloo's
-def test_data_parallel_on_a_second_dim_of_the_mesh(world: str) -> None:
-    for found in run_on_device(tasks.data_parallel_differs, 4, world=world):
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("kind", ["DDP", "FSDP2"])
+def test_data_parallel_on_a_second_dim_of_the_mesh(kind: str, world: str) -> None:
+    for found in run_on_device(tasks.data_parallel_differs, 4, kind, world=world):
         assert found < EXACT
 
 
