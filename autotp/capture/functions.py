@@ -45,7 +45,6 @@ class FunctionTable:
 
 
 _tables: list[FunctionTable] = []
-_lock = threading.RLock()
 
 
 def register_table(table: FunctionTable) -> None:
@@ -56,8 +55,8 @@ def register_table(table: FunctionTable) -> None:
 @contextmanager
 def opaque_functions(call: Call, module: nn.Module, rules: FunctionRules) -> Iterator[None]:
     """While it lasts, `call` is called in this thread in place of every opaque function: those of every table, those with a
-    rule that the code of a module knows, and those with a derivative of their own. One at a time: tables are global."""
-    with _lock, _own_derivatives(call, rules):
+    rule that the code of a module knows, and those with a derivative of their own."""
+    with _own_derivatives(call, rules):
         replaced = [
             (table.functions, name, function, _replacement(call, function, *own))
             for table in (*_tables, *_namespaces(module, rules))

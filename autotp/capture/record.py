@@ -18,13 +18,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from ..errors import TraceError
+from .capturing import capturing
 from .clone import bare, clone
 from .contract.modes import Modes
 from .contract.observer import Observer
 from .functions import FunctionRules, opaque_functions
 from .grouped import GroupedProducts
 from .opaque import CONSTANTS, copy_opaque, tensors_of
-from .quiet import failures_are_answers
 from .symbols import Symbols
 from .units import Unit
 
@@ -69,7 +69,7 @@ class Recording:
         self.unread = other.unread | self.unread | {shape: self.unread[shape] & other.unread[shape] for shape in both}
 
 
-@failures_are_answers()
+@capturing()
 def record(
     model: nn.Module,
     units: Sequence[Unit],

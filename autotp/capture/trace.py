@@ -21,6 +21,7 @@ from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 
 from ..errors import TraceError
+from .capturing import capturing
 from .clone import clone
 from .contract.guards import Contract
 from .contract.modes import Modes
@@ -40,7 +41,6 @@ from .handles import (
 from .memory import part_from_inputs, read_before_writes
 from .normalise import normalise
 from .opaque import Position, Widths, operator_value
-from .quiet import failures_are_answers
 from .replace import Inputs, Replacement, check_later
 from .signature import CallSite, Slot, VaryingDims
 from .symbols import Guards, Symbols
@@ -98,7 +98,7 @@ class Traced:
         return pytree.tree_unflatten(filled, self.out_spec)
 
 
-@failures_are_answers()
+@capturing()
 def trace(
     module: nn.Module,
     unit: Unit,

@@ -1,0 +1,34 @@
+"""What lasts while a model is captured.
+
+One thread at a time does it: functions, classes and settings that a process has once are others meanwhile, and fake tensors
+are remembered by torch for all threads. torch logs a traceback for every operator that fails on fake tensors; here that is
+an answer, which the plan gives as a reason.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_here = threading.local()
+_turn = threading.RLock()
+
+
+def _is_wanted(record: logging.LogRecord) -> bool:
+    return not getattr(_here, "depth", 0)
+
+
+logging.getLogger("torch._subclasses.fake_tensor").addFilter(_is_wanted)
+
+
+@contextmanager
+def capturing() -> Iterator[None]:
+    """Inside, no other thread captures, and this thread's failures of operators on fake tensors are not logged."""
+    with _turn:
+        _here.depth = getattr(_here, "depth", 0) + 1
+        try:
+            yield
+        finally:
+            _here.depth -= 1
