@@ -1,0 +1,118 @@
+"""Attributes that the traced code asks for: of objects, of the unit's modules, of tensors that stand for its state."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from .frames import is_observed
+from .modes import Modes
+from .reach import HOOKS_BY_NAME, Reach
+from .source import MISSING, Source, dense_class, own_attributes, static_attribute
+from .values import CONTAINERS
+
+_PARTS = frozenset({"_modules", "_parameters", "_buffers"})
+
+
+class Attributes(Reach):
+    """Notes of what is asked for, from where Python finds it."""
+
+    def __init__(self, twin: nn.Module, live: nn.Module, varying: frozenset[tuple[str, str]], modes: Modes) -> None:
+        super().__init__(twin, live, varying, modes)
+        self.state: dict[int, tuple[Any, Source]] = {}  # what stands for parameters and buffers
+
+    def attribute(self, value: Any, name: str, original: Callable[[Any, str], Any]) -> Any:
+        """An attribute of an object that the traced code asks for."""
+        reader = sys._getframe(2)
+        if not is_observed(reader) or self.known[id(value)][0] is not value:
+            return original(value, name)
+        source = self.known[id(value)][1]
+        if id(value) in self.parts:
+            return self._of_module(value, name, source, original, reader)
+        if isinstance(value, types.ModuleType):
+            found = original(value, name)
+            if name != "__dict__" and name in vars(value):
+                self.reach(found, self.note(source, "attribute", name))
+            return found
+        self._note_attribute(value, name, source)
+        found = original(value, name)
+        return self.twins.get(id(found), found)
+
+    def _of_module(
+        self, twin: nn.Module, name: str, source: Source, original: Callable[[Any, str], Any], reader: types.FrameType
+    ) -> Any:
+        live, path = self.parts[id(twin)]
+        if name in _PARTS or (path, name) in self.varying or (not path and name == "forward"):
+            return original(twin, name)
+        if name in HOOKS_BY_NAME:
+            self._note_hooks(source, HOOKS_BY_NAME[name])
+            self.snapshots.take(own_attributes(live)[name], lambda: f"{source}.{name}")
+            return original(twin, name)
+        if name == "__dict__":
+            if reader.f_code.co_filename != torch.nn.modules.module.__file__:  # which looks for one name in it
+                self._read_all(live, source)
+            return original(twin, name)
+        for kind, held in (("parameter", twin._parameters), ("buffer", twin._buffers)):
+            if name in held and name not in own_attributes(twin):
+                self.state[id(held[name])] = held[name], self.note(source, kind, name)
+                if kind == "buffer":
+                    self._check_wants_no_gradient(live._buffers.get(name), source)
+                return original(twin, name)
+        if name in twin._modules and name not in own_attributes(twin):
+            return original(twin, name)
+        self._note_attribute(live, name, source)
+        found = original(twin, name)
+        if isinstance(found, CONTAINERS):
+            self.snapshots.take(found, lambda: f"{source}.{name}")
+        return found
+
+    def _note_attribute(self, value: Any, name: str, source: Source) -> None:
+        """Where Python looks for an attribute: at what the class says, and in the object itself."""
+        if name == "__class__":
+            self.note(source, "type")
+            return
+        if name == "__dict__":
+            self._read_all(value, source)
+            return
+        written, from_class = self._class_attribute(value, name, source)
+        if isinstance(written, types.MemberDescriptorType):
+            slot = self.note(source, "slot", name)
+            self.reach(slot.get(self.live), slot)
+            return
+        if hasattr(type(written), "__set__") and written is not MISSING:
+            self._reach_code(written, from_class)
+            return
+        own = own_attributes(value)
+        entry = self.note(source, "attribute", name)
+        if name in own:
+            self.reach(own[name], entry)
+        elif written is not MISSING:
+            self._reach_code(written, from_class)
+        else:
+            self.note(self.note(source, "type"), "absent", name)
+
+    def _class_attribute(self, value: Any, name: str, source: Source) -> tuple[Any, Source]:
+        """What the class of an object has under a name, and the source of that."""
+        written, _ = static_attribute(dense_class(value), name)
+        return written, self.note(self.note(source, "type"), "class", name)
+
+    def asked(self, tensor: torch.Tensor, name: str) -> Any:
+        """An attribute that a tensor of the trace does not have: of a parameter or buffer its own is meant."""
+        stands, source = self.state.get(id(tensor), (None, self.root))
+        if stands is not tensor:
+            self.refuse(f"it asks a tensor for {name}, which no tensor has by itself")
+            return MISSING
+        entry = self.note(source, "attribute", name)
+        found = entry.get(self.live)
+        if found is not MISSING:
+            self.reach(found, entry)
+        return found
+
+    def set(self, name: str) -> None:
+        """An attribute of a tensor is set."""
+        self.refuse(f"it sets {name} of a tensor, which outlives the call")

@@ -1,0 +1,172 @@
+"""What runs while a unit is traced: functions that begin, instructions that read or write, functions of torch."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+import types
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
+
+from .attributes import Attributes
+from .frames import Action
+from .modes import Modes
+from .source import MISSING, Source, static_attribute
+from .values import environment_state, is_outside, may_write, memory_of, wanted_gradients
+
+_LEAVES = {
+    torch.Tensor.register_hook: "register_hook",
+    torch.Tensor.register_post_accumulate_grad_hook: "register_post_accumulate_grad_hook",
+    torch.Tensor.retain_grad: "retain_grad",
+    torch.Tensor.data.__set__: "the data",  # type: ignore[attr-defined]
+    torch.Tensor.backward: "backward",
+    torch.Tensor.set_: "set_",
+}
+_NUMBERS = frozenset(
+    {
+        torch.Tensor.item,
+        torch.Tensor.tolist,
+        torch.Tensor.numpy,
+        torch.Tensor.__bool__,
+        torch.Tensor.__int__,
+        torch.Tensor.__float__,
+        torch.Tensor.__index__,
+        torch.equal,
+        torch.allclose,
+    }
+)
+_GRADIENT = torch.Tensor.grad.__get__  # type: ignore[union-attr]
+_GRADIENTS = frozenset(getattr(torch.Tensor, name).__get__ for name in ("requires_grad", "is_leaf", "grad_fn"))
+
+
+class Instructions(Attributes):
+    """Notes of what functions and instructions read and write."""
+
+    def __init__(self, twin: nn.Module, live: nn.Module, varying: frozenset[tuple[str, str]], modes: Modes) -> None:
+        super().__init__(twin, live, varying, modes)
+        self.hidden: dict[int, torch.Tensor] = {}
+        self.entered: set[tuple[int, Source]] = set()
+        self.own_code: set[types.CodeType] = set()  # of functions that the trace itself makes
+        self.gradients_asked = False
+
+    def enter(self, frame: types.FrameType) -> None:
+        """A function begins: what its closure and its defaults hold is state, unless the trace has made it."""
+        code = frame.f_code
+        self.own_code.update(constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+        functions = self.functions.get(code, ())
+        captured = [name for name in code.co_freevars if name != "__class__"]
+        if captured and not functions and code not in self.own_code:
+            self.refuse(f"it calls {code.co_qualname}, whose variable {captured[0]} nothing can look up again")
+        for function, source in list(functions):
+            if (id(function), source) in self.entered:
+                continue
+            self.entered.add((id(function), source))
+            self.note(source, "slot", "__code__")
+            for name in captured:
+                cell = self.note(source, "cell", name)
+                self._reach_held(cell.get(self.live), cell)
+            for name in ("__defaults__", "__kwdefaults__"):
+                if getattr(function, name):
+                    slot = self.note(source, "slot", name)
+                    self.reach(getattr(function, name), slot)
+
+    def ask(self, frame: types.FrameType) -> None:
+        """The environment is asked for a variable, or for all, or one is set."""
+        environment, method = frame.f_locals["self"], frame.f_code.co_name
+        source = self.fixed(environment)
+        if method == "__getitem__":
+            self.note(source, "item", frame.f_locals["key"])
+        elif method in ("__iter__", "__len__", "__repr__", "copy", "__or__", "__ror__"):
+            self.note(source, "probe", environment_state)
+        elif method != "__init__":
+            self.snapshots.take(environment._data, lambda: "the environment")
+            self.refuse("it changes the environment, which outlives the call")
+
+    def _reach_held(self, value: Any, source: Source) -> None:
+        """As `reach`; a module of the unit may stand in a closure, which the twin's has its twin in."""
+        if id(value) not in self.twins:
+            self.reach(value, source)
+
+    def act(self, frame: types.FrameType, action: Action) -> None:
+        """An instruction reads a global, or writes what outlives the call."""
+        if action.operation == "IMPORT_NAME":
+            module = sys.modules.get(action.name)
+            if module is not None:
+                self._read_names(module, self.fixed(module), action.names)
+            return
+        if action.operation in ("LOAD_GLOBAL", "LOAD_NAME"):
+            self._read_global(frame, action)
+            return
+        if action.operation.endswith("DEREF") and frame.f_code in self.own_code:
+            return  # a variable of a call that is traced
+        if action.operation.endswith("GLOBAL"):
+            self.snapshots.take_entry(frame.f_globals, action.name)
+        for function, _ in self.functions.get(frame.f_code, ()):
+            if action.name in function.__code__.co_freevars:
+                self.snapshots.take_cell(function.__closure__[function.__code__.co_freevars.index(action.name)])
+        self.refuse(f"it sets {action.name}, which outlives the call")
+
+    def call(self, function: Any, args: Any, kwargs: Any) -> None:
+        """A function of torch runs; some leave in a tensor what a graph does not have, some read what is in one."""
+        if may_write(function, kwargs):
+            for tensor in (leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)):
+                if memory_of(tensor) in self.memory:
+                    self.snapshots.take_numbers(tensor)
+                if id(tensor) in self.hidden or id(tensor._base) in self.hidden:
+                    self.refuse("it writes into the data of a tensor behind autograd's back")
+        if function in _LEAVES:
+            self.refuse(f"it calls {_LEAVES[function]} of a tensor, of which a program knows nothing")
+        if function in _NUMBERS and not isinstance(args[0], FakeTensor):
+            self.refuse("it reads the numbers of a tensor that it keeps")
+        if function == _GRADIENT:
+            self.refuse("it reads the gradient of a tensor")
+        if function in _GRADIENTS and not self.gradients_asked:
+            self.gradients_asked = True
+            with torch._C.DisableTorchFunction():  # what is asked here is not asked by the model
+                wanted = self.note(self.root, "probe", wanted_gradients).get(self.live)
+            if not all(wanted):
+                self.refuse("it asks whether a tensor wants a gradient, and some of its parameters want none")
+
+    def data_of(self, tensor: torch.Tensor) -> None:
+        """Writes into what is given as a tensor's data are hidden from autograd, not from a graph."""
+        self.hidden[id(tensor)] = tensor
+
+    def _read_global(self, frame: types.FrameType, action: Action) -> None:
+        if action.operation == "LOAD_NAME" and action.name in frame.f_locals:
+            return
+        namespace, name = frame.f_globals, action.name
+        source = self.note(self.fixed(namespace), "global", name)
+        if name not in namespace:
+            if is_outside(vars(builtins).get(name)):
+                self.snapshots.take(namespace, lambda: "globals")
+                self._refuse_outside(vars(builtins)[name])
+            return
+        self.reach(namespace[name], source)
+        self._read_names(namespace[name], source, action.names)
+
+    def _read_names(self, value: Any, source: Source, names: tuple[str, ...]) -> None:
+        """Names read one after the other, as long as they are those of Python modules and classes."""
+        for name in names:
+            if isinstance(value, types.ModuleType):
+                source, found = self.note(source, "attribute", name), vars(value).get(name, MISSING)
+            elif isinstance(value, type):
+                held, (found, _) = source, static_attribute(value, name)
+                source = self.note(held, "class", name)
+                if found is MISSING:  # a class is an object of its own class
+                    source = self.note(self.note(held, "type"), "class", name)
+                    found = static_attribute(type(value), name)[0]
+            elif isinstance(value, types.FunctionType):
+                source, found = self.note(source, "attribute", name), vars(value).get(name, MISSING)
+            else:
+                return
+            if found is MISSING:
+                return
+            (self._reach_code if isinstance(value, type) else self._reach_named)(found, source)
+            value = found
+
+    def _reach_named(self, value: Any, source: Source) -> None:
+        self.reach(value, source)

@@ -1,0 +1,84 @@
+"""What a trace's observer writes down: the sources that were read, in order, and why there can be no program."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from ...errors import TraceError
+from .modes import Modes
+from .snapshot import Snapshots
+from .source import Source
+
+
+class Notes:
+    """What the Python of one trace reads and writes.
+
+    `twin` is what is traced, `live` the unit's module, which it stands for: sources are about the latter. Attributes
+    (module path, name) in `varying` are inputs of the trace, and not guarded; `modes` are those of the call.
+    """
+
+    def __init__(self, twin: nn.Module, live: nn.Module, varying: frozenset[tuple[str, str]], modes: Modes) -> None:
+        self.live, self.varying, self.modes = live, varying, modes
+        self.sources: dict[tuple[Any, ...], Source] = {}
+        self.order: dict[Source, None] = {}  # as they were read
+        self.known: dict[int, tuple[Any, Source]] = {}  # objects by identity, kept alive
+        self.objects: list[Source] = []
+        self.aliases: list[tuple[Source, Source]] = []
+        self.problem: str | None = None
+        self.lenient = False
+        self.snapshots = Snapshots()
+        self.root = Source(None, "unit")
+        self.twins: dict[int, nn.Module] = {}
+        self.parts: dict[int, tuple[nn.Module, str]] = {}
+        for path, part in twin.named_modules():
+            own = live.get_submodule(path)
+            source = self._part_source(path)
+            self.known[id(part)] = part, source
+            self.parts[id(part)] = own, path
+            self.twins[id(own)] = part
+            self.snapshots.take(part, source.__str__)
+            self.snapshots.take_class(type(part), source.__str__)
+        self._note_aliases()
+
+    def _part_source(self, path: str) -> Source:
+        source = self.root
+        for name in path.split(".") if path else ():
+            source = self.step(source, "part", name)
+        return source
+
+    def _note_aliases(self) -> None:
+        """Which of the unit's parameters and buffers are one: equal ones are one in the trace, too."""
+        first: dict[int, Source] = {}
+        for path, part in self.live.named_modules():
+            for kind, held in (("parameter", part._parameters), ("buffer", part._buffers)):
+                for name, tensor in held.items():
+                    if tensor is not None:
+                        source = self.step(self._part_source(path), kind, name)
+                        known = first.setdefault(id(tensor), source)
+                        if known is not source:
+                            self.aliases.append((known, source))
+
+    def step(self, parent: Source | None, kind: str, key: Any = None) -> Source:
+        name = (parent, kind, key if kind != "fixed" else id(key))
+        if name not in self.sources:
+            self.sources[name] = Source(parent, kind, key)
+        return self.sources[name]
+
+    def note(self, parent: Source | None, kind: str, key: Any = None) -> Source:
+        """A read of a step from a source."""
+        source = self.step(parent, kind, key)
+        self.order.setdefault(source)
+        return source
+
+    def refuse(self, reason: str, moving: bool = False) -> None:
+        """Say why there can be no program. The code that is traced may catch the error, so it is kept. What is `moving`
+        cannot be put back, so the code does not go on in any case."""
+        self.problem = self.problem or reason
+        if moving or not self.lenient:
+            raise TraceError(self.problem)
+
+    def fixed(self, value: Any) -> Source:
+        """The source of an object that is the same for all units."""
+        return self.step(None, "fixed", value)

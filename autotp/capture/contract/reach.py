@@ -1,0 +1,224 @@
+"""What the traced code holds once it has read something: a value of each kind, and what can be read from it."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+import numpy
+import torch
+from torch import nn
+
+from .modes import Modes
+from .notes import Notes
+from .snapshot import is_module_of_library, is_of_library
+from .source import HOOKS, Source, own_attributes
+from .values import (
+    CONTAINERS,
+    MOST_ITEMS,
+    PROBES,
+    is_outside,
+    is_value_of_torch,
+    kind_of,
+    memory_of,
+    names_in,
+)
+from .watch import Watch
+
+# What torch looks at for hooks, and the hooks that it is about.
+HOOKS_BY_NAME = {name: name for name in HOOKS} | {
+    f"{name}_{manner}": name for name in HOOKS[:2] for manner in ("with_kwargs", "always_called")
+}
+# Kinds of values that a class may hold beside code.
+_DATA = frozenset({"constant", "container", "object", "tensor", "array", "partial"})
+# Kinds of values of which `is` says something.
+_TOLD_APART = frozenset({"tensor", "object", "container"})
+_IMMUTABLE = (tuple, frozenset)
+
+
+class Reach(Notes):
+    """Notes of what is reached; attribute access to it is watched."""
+
+    def __init__(self, twin: nn.Module, live: nn.Module, varying: frozenset[tuple[str, str]], modes: Modes) -> None:
+        super().__init__(twin, live, varying, modes)
+        self.tensors: dict[int, tuple[torch.Tensor, Source]] = {}
+        self.memory: set[int] = set()  # where tensors of the state lie
+        self.functions: dict[types.CodeType, list[tuple[Any, Source]]] = {}
+        self.classes: set[type] = set()
+        self.watch = Watch()
+
+    def reach(self, value: Any, source: Source) -> None:
+        """What was read is held by the traced code from now on: what can be read from it is observed."""
+        kind = kind_of(value)
+        if kind in ("constant", "identity"):
+            if isinstance(value, type):
+                self._reach_class(value, source)
+            if isinstance(value, Enum):
+                self._reach_member(value, source)
+            if is_outside(value):
+                self._refuse_outside(value)
+            if isinstance(value, types.ModuleType):
+                self._watch_module(value, source)
+            return
+        if id(value) in self.known:
+            first = self.known[id(value)][1]
+            if first is not source and kind in _TOLD_APART and not isinstance(value, _IMMUTABLE):
+                self.objects.append(source)
+            return
+        if kind == "module" and id(value) in self.twins:
+            return
+        self.known[id(value)] = value, source
+        if kind in _TOLD_APART and not isinstance(value, _IMMUTABLE):
+            self.objects.append(source)
+        handler: Callable[[Any, Source], None] | None = getattr(self, f"_reach_{kind}", None)
+        if handler is not None:
+            handler(value, source)
+        elif kind in PROBES:
+            self._reach_probed(value, source, PROBES[kind])
+        else:
+            self.refuse(
+                f"it reads {source}, and nothing can tell what a {type(value).__qualname__} gives", kind == "moving"
+            )
+
+    def _reach_tensor(self, value: torch.Tensor, source: Source) -> None:
+        if isinstance(value, nn.Parameter):
+            self.refuse(f"it reads a parameter at {source} rather than as a parameter of its own modules")
+        self.tensors[id(value)] = value, source
+        self.memory |= {memory_of(value)} - {0}
+
+    def _check_wants_no_gradient(self, state: torch.Tensor | None, source: Source) -> None:
+        if state is not None and state.requires_grad:
+            self.refuse(f"{source} wants a gradient and is no parameter, and a program sums those of parameters")
+
+    def _refuse_outside(self, function: Any) -> None:
+        """Of a function that asks the system; a file that is opened may be written, which nothing puts back."""
+        moving = function is open
+        self.refuse(f"it calls {function.__name__}, and what that says is not the model's state", moving)
+
+    def _reach_function(self, value: Any, source: Source) -> None:
+        self.functions.setdefault(value.__code__, []).append((value, source))
+        is_library = is_module_of_library(value.__globals__)
+        if not is_library:
+            self.snapshots.take(value, source.__str__)
+        for name, item in list(own_attributes(value).items()):
+            if not is_library or name == "__wrapped__":  # what a library's decorator runs unobserved
+                self.reach(item, self.note(source, "attribute", name))
+
+    def _reach_method(self, value: Any, source: Source) -> None:
+        self._reach_slots(value, source, ("__func__", "__self__"))
+
+    def _reach_member(self, member: Enum, source: Source) -> None:
+        """A member of an enumeration is a constant, but may have been given attributes."""
+        self.snapshots.take(member, source.__str__)
+        for name, item in list(own_attributes(member).items()):
+            if not name.startswith("_"):
+                self.reach(item, self.note(source, "attribute", name))
+
+    def _reach_class(self, kind: type, source: Source) -> None:
+        """A class, which anything may be asked of that it or its bases hold, where a model's code made them."""
+        if kind in self.classes:
+            return
+        self.classes.add(kind)
+        self.snapshots.take_class(kind, source.__str__)
+        for each in kind.__mro__:
+            if not is_of_library(each):
+                self.note(self.fixed(each), "probe", names_in)
+            for name, held in [] if is_of_library(each) else list(vars(each).items()):
+                if kind_of(held) in _DATA and not (name.startswith("__") and name.endswith("__")):
+                    self._reach_code(held, self.note(source, "class", name))
+
+    def _reach_code(self, written: Any, source: Source) -> None:
+        """What a class has under a name: code that will run, or a value."""
+        if isinstance(written, (classmethod, staticmethod)):
+            self.reach(written.__func__, self.step(source, "slot", "__func__"))
+        elif isinstance(written, property):
+            for name in ("fget", "fset"):
+                if getattr(written, name) is not None:
+                    self.reach(getattr(written, name), self.step(source, "slot", name))
+        elif not isinstance(written, (types.GetSetDescriptorType, types.MemberDescriptorType)):
+            self.reach(written, source)
+
+    def _watch_module(self, value: types.ModuleType, source: Source) -> None:
+        """Let all attribute access to a Python module tell; of those of libraries what code names by itself counts."""
+        if id(value) in self.known or type(value) is not types.ModuleType or is_module_of_library(vars(value)):
+            return
+        self.known[id(value)] = value, source
+        self.watch.add_module(value)
+
+    def _reach_module(self, value: nn.Module, source: Source) -> None:
+        """A module that is not within the unit: one that holds nothing is an object like any other."""
+        if any(True for _ in (*value.parameters(), *value.buffers())):
+            self.refuse(f"it uses {source}, a module that is not within it")
+        if any(part._backward_hooks or part._backward_pre_hooks for part in value.modules()):
+            self.refuse(f"there is a backward hook on {source}")
+        self._reach_object(value, source)
+
+    def _reach_random(self, value: Any, source: Source) -> None:
+        self.snapshots.take_random(value, source.__str__)
+
+    def _reach_partial(self, value: Any, source: Source) -> None:
+        self._reach_slots(value, source, ("func", "args", "keywords"))
+
+    def _reach_slots(self, value: Any, source: Source, names: tuple[str, ...]) -> None:
+        for name in names:
+            self.reach(getattr(value, name), self.note(source, "slot", name))
+
+    def _reach_cache(self, value: Any, source: Source) -> None:
+        self.note(source, "probe", PROBES["cache"])
+        self.snapshots.take_cache(value)
+        self.reach(value.__wrapped__, self.step(source, "slot", "__wrapped__"))
+
+    def _reach_probed(self, value: Any, source: Source, probe: Callable[[Any], Any]) -> None:
+        inside = self.note(source, "probe", probe)
+        if isinstance(value, numpy.ndarray):
+            self.snapshots.take(value, source.__str__)
+        else:
+            self.reach(probe(value), inside)
+
+    def _reach_container(self, value: Any, source: Source) -> None:
+        if len(value) > MOST_ITEMS:
+            self.refuse(f"{source} has more than {MOST_ITEMS} items, which are too many to watch")
+        self.note(source, "type")
+        self.note(source, "content")
+        self.snapshots.take(value, source.__str__)
+        items = (
+            dict.items(value)
+            if isinstance(value, dict)
+            else ()
+            if isinstance(value, (set, frozenset))
+            else enumerate(value)
+        )
+        for key, item in list(items):
+            if id(item) in self.twins or id(item) in self.parts:
+                self.note(source, "item", key)
+            else:
+                self.reach(item, self.note(source, "item", key))
+        if type(value) not in CONTAINERS:
+            self.watch.add_class(type(value))
+
+    def _reach_object(self, value: Any, source: Source) -> None:
+        self.note(source, "type")
+        self.snapshots.take(value, source.__str__)
+        self._reach_class(type(value), self.step(source, "type"))
+        if is_value_of_torch(type(value)) or not self.watch.add_class(type(value)):
+            self._read_all(value, source)
+
+    def _read_all(self, value: Any, source: Source) -> None:
+        """Note every attribute of an object, as nothing tells which of them is read."""
+        for name, item in list(own_attributes(value).items()):
+            if isinstance(value, nn.Module) and name in HOOKS_BY_NAME:
+                self._note_hooks(source, HOOKS_BY_NAME[name])
+            else:
+                self.reach(item, self.note(source, "attribute", name))
+
+    def _note_hooks(self, source: Source, name: str) -> None:
+        hooks = self.note(source, "hooks", name)
+        found = hooks.get(self.live)
+        if found and name.startswith("_backward"):
+            self.refuse(f"there is a backward hook on {source}")
+        self._reach_container(found, hooks)
+
+    def _reach_environment(self, value: Any, source: Source) -> None:
+        """Its variables are observed as they are asked for."""

@@ -1,0 +1,99 @@
+"""Attribute access that tells: classes and Python modules are given it for the time of a trace, and lose it afterwards."""
+
+from __future__ import annotations
+
+import threading
+import types
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from .source import MISSING
+
+_HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8  # flags of classes, Include/object.h of CPython
+_active: dict[int, Listener] = {}
+
+
+class Listener(Protocol):
+    """Whoever is told."""
+
+    @property
+    def known(self) -> Mapping[int, Any]:
+        """The objects that it wants to hear of, by identity."""
+
+    def attribute(self, value: Any, name: str, original: Callable[[Any, str], Any]) -> Any:
+        """What an object has under a name; `original` looks it up."""
+
+
+class Watch:
+    """The classes and Python modules that tell."""
+
+    def __init__(self) -> None:
+        self.modules: list[types.ModuleType] = []
+        self.patched: dict[type, Any] = {}
+        self.told: dict[type, bool] = {}
+
+    def begin(self, listener: Listener) -> None:
+        """Tell a listener of what this thread does from now on."""
+        _active[threading.get_ident()] = listener
+
+    def end(self) -> None:
+        """Tell no more, and let go of the classes and Python modules."""
+        _active.pop(threading.get_ident(), None)
+        for module in self.modules:
+            module.__class__ = types.ModuleType
+        for kind, own in reversed(self.patched.items()):
+            if own is MISSING:
+                del kind.__getattribute__
+            else:
+                kind.__getattribute__ = own  # type: ignore[method-assign]
+        self.modules.clear()
+        self.patched.clear()
+
+    def add_module(self, module: types.ModuleType) -> None:
+        """Let all attribute access to a Python module tell."""
+        module.__class__ = _Telling
+        self.modules.append(module)
+
+    def add_class(self, kind: type) -> bool:
+        """Let all attribute access to objects of a class tell; returns if it does."""
+        if kind in self.told:
+            return self.told[kind]
+        place = _place_to_tell(kind, self.patched)
+        self.told[kind] = place is not None
+        if place is not None and place not in self.patched:
+            original: Any = place.__getattribute__
+            own = vars(place).get("__getattribute__", MISSING)
+
+            def tell(value: Any, name: str) -> Any:
+                listener = _active.get(threading.get_ident())
+                if listener is None or id(value) not in listener.known:
+                    return original(value, name)
+                return listener.attribute(value, name, original)
+
+            place.__getattribute__ = tell  # type: ignore[method-assign, assignment]
+            self.patched[place] = own
+        return self.told[kind]
+
+
+class _Telling(types.ModuleType):
+    """A Python module while it is observed."""
+
+    def __getattribute__(self, name: str) -> Any:
+        listener = _active.get(threading.get_ident())
+        if listener is None or id(self) not in listener.known:
+            return types.ModuleType.__getattribute__(self, name)
+        return listener.attribute(self, name, types.ModuleType.__getattribute__)
+
+
+def _place_to_tell(kind: type, patched: Mapping[type, Any]) -> type | None:
+    """The class that gets the access that tells: the class itself or, where it has an access of its own, the one that this
+    leaves the reading to. A base that was `patched` before does it. None if there is no such class."""
+
+    def has_own_access(each: type) -> bool:
+        return isinstance(patched.get(each, vars(each).get("__getattribute__")), types.FunctionType)
+
+    order = list(kind.__mro__)
+    own = [i for i, each in enumerate(order) if has_own_access(each)]
+    behind = order[own[-1] + 1 :] if own else order
+    place = next((each for each in behind if each in patched), next(iter(behind), object))
+    return place if place.__flags__ & _HEAP_TYPE and not place.__flags__ & _IMMUTABLE_TYPE else None
