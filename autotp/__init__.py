@@ -4,7 +4,6 @@ from .api import diff, parallelize, plan
 from .checkpoint.full import full_gradients, full_state_dict
 from .checkpoint.load import Loaded, loading
 from .checkpoint.training import TrainingState
-from .differences import Report
 from .errors import (
     AutotpError,
     CheckpointError,
@@ -20,7 +19,7 @@ from .initial import initialize
 from .planner.plan import Plan
 from .report.diff import GraphDiff
 from .shards import merge, shard
-from .verify import verify
+from .verify import Report, verify
 from .weights import from_pretrained, save_pretrained
 
 __version__ = "0.1.0"

@@ -9,8 +9,8 @@ from transformers import GPT2Config, LlamaConfig
 
 from autotp.cli import main
 from autotp.cli import verify as verify_module
-from autotp.differences import CallReport, Difference, Report
 from autotp.planner.plan import Plan
+from autotp.verify import CallReport, Difference, Report
 
 
 def run(*arguments: object) -> Result:

@@ -32,7 +32,7 @@ def test_there_are_three_calls_with_collectives_of_their_own() -> None:
 
 @pytest.mark.parametrize("wrong", [1, 2, 3])
 def test_the_call_that_differs_is_named(monkeypatch: pytest.MonkeyPatch, wrong: int) -> None:
-    module = importlib.import_module("autotp.verify")  # `autotp.verify` is the function
+    module = importlib.import_module("autotp.verify.verifier")
     apply_plan = module.apply_plan
 
     def applied(model: nn.Module, *rest: Any) -> nn.Module:

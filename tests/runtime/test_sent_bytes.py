@@ -13,7 +13,7 @@ from autotp.planner.plan import Plan
 from autotp.rewrite.apply import apply_plan, make_compilers
 from autotp.runtime.ranks import CollectiveCall, Ranks
 from autotp.runtime.simulate import simulate
-from autotp.verify import Verifier, _run
+from autotp.verify import Verifier, run
 from tests.families import FAMILIES
 
 # Each with something of its own: groups, fused projections, parallel branches, multi-query, biases, low-rank projections,
@@ -53,7 +53,7 @@ def test_predicted_bytes_are_sent(name: str) -> None:
         def step(ranks: Ranks, plan: Plan = plan, compilers=compilers) -> list[CollectiveCall]:  # type: ignore[no-untyped-def]
             parallel = apply_plan(copy.deepcopy(verifier.dense), plan, ranks, compilers)
             with ranks.logging() as log:
-                _run(parallel, verifier.call, 0, verifier.paths)
+                run(parallel, verifier.call, 0, verifier.paths)
             return log.calls
 
         for calls in simulate(tp, step):

@@ -15,14 +15,13 @@ from unittest.mock import patch
 import torch
 
 from autotp.capture.grouped import GroupedProducts
-from autotp.differences import Difference
 from autotp.huggingface.models import can_generate
 from autotp.planner.plan import Plan
 from autotp.planner.survey import survey
 from autotp.rewrite.apply import apply_plan, make_compilers
 from autotp.runtime.ranks import Ranks
 from autotp.runtime.simulate import simulate
-from autotp.verify import Float64, Verifier
+from autotp.verify import Difference, Float64, Verifier
 
 from .kinds import Kind
 from .prepare import prepared
@@ -93,7 +92,10 @@ def _verifier(kind: Kind) -> Verifier:
         with unchanged(model):
             return survey(model, *args)
 
-    with patch("autotp.verify.survey", watched), patch("autotp.verify.examples_for", lambda *_: examples):
+    with (
+        patch("autotp.verify.verifier.survey", watched),
+        patch("autotp.verify.verifier.examples_for", lambda *_: examples),
+    ):
         return Verifier(model)
 
 

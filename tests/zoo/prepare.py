@@ -12,8 +12,8 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from autotp.api import examples_for
 from autotp.capture.grouped import GroupedProducts
-from autotp.three_calls import real_call
-from autotp.verify import Float64, _run
+from autotp.verify import Float64, run
+from autotp.verify.calls import real_call
 
 from .inputs import calls
 from .kinds import CAUSAL, Kind
@@ -100,8 +100,8 @@ def _check(model: PreTrainedModel, example: Example) -> None:
     double = copy.deepcopy(model).double().requires_grad_()
     args, kwargs = pytree.tree_map(_double, example)
     call = real_call(double, (args, kwargs))
-    outputs, gradients = _run(copy.deepcopy(double), call, 0, ())
-    again, _ = _run(double, call, 0, ())
+    outputs, gradients = run(copy.deepcopy(double), call, 0, ())
+    again, _ = run(double, call, 0, ())
     if any(not torch.equal(output.nan_to_num(), again[name].nan_to_num()) for name, output in outputs.items()):
         raise ValueError("the dense model draws random numbers in its forward")
     for name, tensor in (*outputs.items(), *gradients.items()):

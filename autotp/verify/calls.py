@@ -20,7 +20,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from .planner.survey import Example
+from ..planner.survey import Example
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .errors import VerificationError
+from ..errors import VerificationError
 
 TOLERANCE = 1e-9
 

@@ -3,86 +3,40 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.graph import get_gradient_edge
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from .api import Source, check_size, examples_for, rule_folders
-from .boundaries import with_boundaries
-from .capture.grouped import GroupedProducts
-from .capture.opaque import copy_opaque, tensors_of
-from .checkpoint.full import full_gradients
-from .differences import CallReport, Report, compare, worst_of
-from .errors import AutotpError, UsageError, in_one_line
-from .gate import accept
-from .huggingface import models
-from .planner.make import make_plan
-from .planner.plan import Plan
-from .planner.survey import Example, survey
-from .rewrite.apply import apply_plan, make_compilers
-from .runtime.ranks import Ranks
-from .runtime.sequence import made_whole
-from .runtime.simulate import simulate
-from .three_calls import Call, UnsuitableError, WithoutDropout, drawing_nothing, larger_call, real_call, three_calls
+from ..api import Source, check_size, examples_for, rule_folders
+from ..boundaries import with_boundaries
+from ..checkpoint.full import full_gradients
+from ..errors import AutotpError, UsageError, in_one_line
+from ..gate import accept
+from ..huggingface import models
+from ..planner.make import make_plan
+from ..planner.plan import Plan
+from ..planner.survey import Example, survey
+from ..rewrite.apply import apply_plan, make_compilers
+from ..runtime.ranks import Ranks
+from ..runtime.sequence import made_whole
+from ..runtime.simulate import simulate
+from .calls import Call, UnsuitableError, drawing_nothing, larger_call, real_call, three_calls
+from .float64 import Float64
+from .report import CallReport, Report, compare, worst_of
+from .run import Run, called, counted_units, wanting_gradients
 
 MOST_RANKS = 64
 MSG_TOO_MANY = (
     "verify runs all {tp} ranks in this process, and at most {most}; verify at a smaller tp that divides it, or run real"
     " ranks"
 )
-MSG_NO_GRADIENT = (
-    "{kind} gives nothing that has a gradient, so its gradients cannot be compared; give what makes it return floating tensors"
-    " as example, or verify the module within it that does"
-)
 MSG_DENSE = "{kind} itself, not cut, fails on the inputs it is verified with ({error}); give others as example"
-
-
-@dataclass(frozen=True)
-class Run:
-    """What the dense model gave in one call, and how often it called each unit."""
-
-    call: Call
-    outputs: dict[str, torch.Tensor]
-    gradients: dict[str, torch.Tensor]
-    units: Mapping[str, int]
-
-
-class Float64(TorchFunctionMode):
-    """Every cast to a smaller floating type becomes one to float64, so that only arithmetic order is left to differ."""
-
-    SMALLER = frozenset({torch.float32, torch.float16, torch.bfloat16})
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.Tensor.backward:
-            with self:  # torch puts a mode aside in its functions, and a checkpoint runs the model again in this one
-                return _backward(*args, **(kwargs or {}))
-
-        def widen(value: Any) -> Any:
-            return torch.float64 if isinstance(value, torch.dtype) and value in self.SMALLER else value
-
-        if func in (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16):
-            func = torch.Tensor.double
-        if func in (torch.tensor, torch.full) and any(isinstance(leaf, float) for leaf in pytree.tree_leaves(args)):
-            kwargs = {"dtype": torch.float64, **(kwargs or {})}
-        if any(isinstance(leaf, torch.dtype) for leaf in pytree.tree_leaves((args, kwargs))):
-            args, kwargs = pytree.tree_map(widen, (args, kwargs or {}))
-        return func(*args, **(kwargs or {}))
-
-
-def _backward(loss: torch.Tensor, gradient: torch.Tensor | None = None, **settings: Any) -> None:
-    """`loss.backward(...)` from its edge of the graph: of what is no tensor torch puts no mode aside."""
-    gradient = torch.ones_like(loss) if gradient is None else gradient
-    torch.autograd.backward(get_gradient_edge(loss), gradient, **settings)
 
 
 def verify(
@@ -157,7 +111,7 @@ class Verifier:
         `wanting`. A copy runs, since a model may keep something of a call, and every run is to begin with the same one."""
         other = larger_call(self.dense, self.examples[0], self.call, self.examples[-1])
         if wanting:
-            other = _wanting_gradients(other)
+            other = wanting_gradients(other)
         problem: Exception | None = None
         for calls in three_calls(self.call, other):
             dense, runs = copy.deepcopy(self.dense), list[Run]()
@@ -177,8 +131,8 @@ class Verifier:
 
     def _dense_run(self, dense: nn.Module, call: Call) -> Run:
         quiet = drawing_nothing() if call.training else nullcontext()
-        with quiet, _calls(dense, [unit.path for unit in self.found.units]) as units:
-            outputs, gradients = _called(dense, call, self.seed, self.paths)
+        with quiet, counted_units(dense, [unit.path for unit in self.found.units]) as units:
+            outputs, gradients = called(dense, call, self.seed, self.paths)
         if call.inputs is not self.call and any(bool(output.isnan().any()) for output in outputs.values()):
             raise UnsuitableError("its results are no numbers")
         return Run(call, outputs, gradients, units)
@@ -197,7 +151,7 @@ class Verifier:
         if report.exact and not report.counts_agree:
             # Equal blocks have one placement; the first of them, where it is given data that want no gradient, sums less.
             wanting = copy.copy(self)
-            wanting.call = _wanting_gradients(self.call)
+            wanting.call = wanting_gradients(self.call)
             wanting.runs = wanting._dense_runs(wanting=True)
             again = wanting._report(tp, plan)
             return again if again.ok else report
@@ -235,7 +189,7 @@ class Verifier:
 
     def _parallel_run(self, parallel: nn.Module, call: Call, ranks: Ranks) -> tuple[Any, Any, Any]:
         with ranks.logging() as log:
-            outputs, gradients = _called(parallel, call, self.seed, self.paths)
+            outputs, gradients = called(parallel, call, self.seed, self.paths)
         gradients = {name: made_whole(gradient) for name, gradient in gradients.items()}
         counted = Counter(f"{c.kind} {c.phase} {c.of}" for c in log.calls if c.phase != "checkpoint")
         return outputs, gradients | full_gradients(parallel), counted
@@ -282,106 +236,3 @@ def _widened(example: Example) -> Example:
 
     args, kwargs = pytree.tree_map(widen, example)
     return tuple(args), kwargs
-
-
-def _called(
-    model: nn.Module, call: Call, seed: int, units: Sequence[str]
-) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """One call of the model in the call's mode: outputs, buffers that it has changed among them, and gradients."""
-    model.train(call.training)
-    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    outputs, gradients = _run(model, call.inputs, seed, units)
-    for name, buffer in model.named_buffers():
-        if name not in before or not _is_equal(before[name], buffer):
-            outputs[f"buffer {name}"] = buffer.detach().clone()
-    return outputs, gradients
-
-
-def _wanting_gradients(call: Example) -> Example:
-    """The call with floating inputs that want gradients, as what blocks hand on to each other does."""
-
-    def wanting(leaf: Any) -> Any:
-        floating = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
-        return leaf.detach().requires_grad_() if floating else leaf
-
-    args, kwargs = pytree.tree_map(wanting, call)
-    return tuple(args), kwargs
-
-
-def _run(
-    model: nn.Module, call: Example, seed: int, units: Sequence[str]
-) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Outputs by name, and the gradients that a random weighting of them gives to parameters and to the results of units.
-
-    The result of the embedding's unit is what the first block reads: its gradient is that of the input embeddings.
-    """
-    model.zero_grad()
-    # A call may change its arguments, and every run is to see the same ones.
-    args, kwargs = copy_opaque(call, lambda tensor: tensor.detach().requires_grad_(tensor.requires_grad).clone())
-    with Float64(), WithoutDropout(), GroupedProducts(), _unit_results(model, units) as results:
-        outputs = _outputs(model(*args, **kwargs))
-        weights = torch.Generator().manual_seed(seed)
-        loss: Any = sum(
-            (output * torch.randn(output.shape, generator=weights, dtype=output.dtype)).sum()
-            for output in outputs.values()
-            if output.is_floating_point() and output.requires_grad
-        )
-        if not isinstance(loss, torch.Tensor):
-            raise UsageError(MSG_NO_GRADIENT.format(kind=type(model).__name__))
-        loss.backward()
-    gradients = {n: p.grad for n, p in model.named_parameters(remove_duplicate=False) if p.grad is not None}
-    gradients |= {f"result of {path}": r.grad for path, r in results.items() if r.grad is not None}
-    return {name: output.detach() for name, output in outputs.items()}, gradients
-
-
-def _is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
-
-
-def _outputs(result: Any) -> dict[str, torch.Tensor]:
-    """The tensors that a model returns, also those in dataclasses and in an object of a class of its own, by name."""
-    found = {}
-    for i, leaf in enumerate(pytree.tree_leaves(result)):
-        if isinstance(leaf, torch.Tensor):
-            found[f"output {i}"] = leaf
-        elif leaf is result or dataclasses.is_dataclass(leaf):
-            found |= {f"output {i}.{j}": tensor for j, tensor in enumerate(tensors_of(leaf))}
-    return found
-
-
-@contextmanager
-def _calls(model: nn.Module, units: Sequence[str]) -> Iterator[Counter[str]]:
-    """Counts the calls of each unit."""
-    calls: Counter[str] = Counter()
-    with _hooked(model, units, lambda path, result: calls.update([path])):
-        yield calls
-
-
-@contextmanager
-def _unit_results(model: nn.Module, units: Sequence[str]) -> Iterator[dict[str, torch.Tensor]]:
-    """Collects the first tensor that each unit gives, so that its gradient is kept."""
-    results: dict[str, torch.Tensor] = {}
-
-    def keep(path: str, result: Any) -> None:
-        first = next((leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)), None)
-        if first is not None and first.requires_grad and path not in results:
-            first.retain_grad()
-            results[path] = first
-
-    with _hooked(model, units, keep):
-        yield results
-
-
-@contextmanager
-def _hooked(model: nn.Module, units: Sequence[str], tell: Callable[[str, Any], None]) -> Iterator[None]:
-    """Tells of every call of a unit its path and its result."""
-
-    def hook_for(path: str) -> Any:
-        return lambda module, args, result: tell(path, result)
-
-    hooks = [model.get_submodule(path).register_forward_hook(hook_for(path)) for path in units]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
