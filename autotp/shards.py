@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch import nn
 
-from .api import check_size, examples_for
+from .api import check_size
 from .checkpoint import ranked, save
 from .checkpoint.folder import WEIGHTS, inside
 from .checkpoint.full import state_of
@@ -21,6 +21,7 @@ from .checkpoint.write import Writer
 from .errors import UsageError
 from .gate import accept
 from .huggingface import pretrained
+from .huggingface.examples import examples_for
 from .opening import Opened, first_names, open_checkpoint, part_of_rank
 from .planner.make import make_plan
 from .planner.plan import Plan

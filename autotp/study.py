@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 
-from .api import Source, check_size, examples_for, rule_folders
+from .api import Source, check_size, rule_folders
 from .boundaries import with_boundaries
 from .capture.clone import on_meta
 from .errors import AutotpError, UsageError
 from .huggingface import models, tp_plan
+from .huggingface.examples import examples_for
 from .huggingface.losses import reading_of_logits
 from .planner.assemble import collective_plan
 from .planner.cost import DEFAULT_HARDWARE, Workload, hardware

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from .api import examples_for, join_ranks, process_ranks, rule_folders
+from .api import join_ranks, process_ranks, rule_folders
 from .capture.clone import on_meta
 from .checkpoint import save
 from .checkpoint.agree import share, together
@@ -21,6 +21,7 @@ from .checkpoint.target import Target
 from .errors import PlanError, UsageError
 from .gate import accept
 from .huggingface import adapters, models, pretrained
+from .huggingface.examples import examples_for
 from .opening import Opened, open_checkpoint, part_of_rank
 from .plan_cache import cached_plan, once
 from .planner.make import make_plan

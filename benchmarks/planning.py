@@ -24,7 +24,7 @@ def measure(layers: int) -> dict[str, float]:
     start = time.perf_counter()
     from transformers import AutoConfig
 
-    from autotp.api import examples_for
+    from autotp.huggingface.examples import examples_for
     from autotp.huggingface.models import build_model
     from autotp.planner.make import make_plan
     from autotp.planner.survey import survey

@@ -24,8 +24,9 @@ from torch import nn
 from transformers import AutoConfig
 
 import autotp
-from autotp.api import examples_for, join_ranks
+from autotp.api import join_ranks
 from autotp.checkpoint.full import state_of
+from autotp.huggingface.examples import examples_for
 from autotp.huggingface.models import build_model
 from autotp.planner.make import make_plan
 from autotp.planner.survey import Survey, survey

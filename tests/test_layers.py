@@ -33,6 +33,7 @@ RUNTIME_IMPORTS = {"errors", "outside", "axes", "runtime"}
 DOWNWARD = {("rewrite", "runtime")}
 KNOWS_TRANSFORMERS = {"huggingface", "verify", "cli", ROOT}
 KNOWS_ROOT = {"verify", "cli", ROOT}
+MOST_LINES = 300
 
 
 def layer_of(module: str) -> str:
@@ -90,6 +91,14 @@ def violations(package: Path) -> list[str]:
             elif top == "autotp" and not is_allowed(importer, layer_of(name)):
                 found.append(f"{where}:{line}: {importer} may not import {name}")
     return found
+
+
+def test_files_are_about_one_thing() -> None:
+    lengths = {
+        str(path.relative_to(PACKAGE)): len(path.read_text(encoding="utf-8").splitlines())
+        for path in PACKAGE.rglob("*.py")
+    }
+    assert {name: length for name, length in lengths.items() if length > MOST_LINES} == {}
 
 
 def test_imports_follow_the_layout() -> None:

@@ -24,44 +24,12 @@ from .opaque import (
     Path,
     Widths,
     copy_opaque,
-    follow,
-    path_name,
     state_of,
     with_positions,
 )
 from .owners import package_of, packages_within
+from .reads import HandleGuard, HandleRead
 from .symbols import Symbols
-
-
-@dataclass(frozen=True)
-class HandleRead:
-    """A number or constant that a block reads from a handle."""
-
-    handle: int
-    path: Path
-
-    @property
-    def name(self) -> str:
-        return f"handle {self.handle} {path_name(self.path)}"
-
-    def of(self, handles: list[Any], positions: tuple[int, ...]) -> Any:
-        """What reading it gives now."""
-        return follow(handles[self.handle], self.path, positions)
-
-
-@dataclass(frozen=True)
-class HandleGuard:
-    """What a block read from a handle that must be the same for its trace to hold."""
-
-    read: HandleRead
-    value: Any
-
-    def holds(self, handles: list[Any], positions: tuple[int, ...]) -> bool:
-        """Returns if reading it again gives the same value; not if there is nothing to read any more."""
-        try:
-            return bool(self.read.of(handles, positions) == self.value)
-        except (LookupError, AttributeError, TypeError):
-            return False
 
 
 @dataclass

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from .handles import HandleGuard, HandleRead
 from .opaque import CONSTANTS, Position
+from .reads import HandleGuard, HandleRead
 
 _CONTAINERS = (list, tuple, dict)
 _CONSTANTS = (*CONSTANTS, type, Position)

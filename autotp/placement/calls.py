@@ -19,8 +19,9 @@ import torch
 from ..axes.layout import Factor
 from ..axes.term import axes_of
 from .backward import Backward, Price, Version
-from .flow import Flow, local_share
 from .sequence import SequenceCut
+from .sizes import local_share
+from .state import Flow
 from .typed import TypedGraph, cut_in, is_of_parameters
 
 

@@ -32,7 +32,8 @@ from networkx.algorithms.flow import edmonds_karp
 from ..axes.layout import Cuts, Factor, factors_of, is_whole, layout_of, leaves, local_factors
 from .backward import Backward, Enter, Leave, PartSum, Price, Scatter, Values, Version
 from .calls import calls, seconds_of
-from .flow import Flow, local_share
+from .sizes import local_share
+from .state import Flow
 from .typed import TypedGraph, is_parameter
 
 

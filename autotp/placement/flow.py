@@ -9,11 +9,8 @@ when only those rows are right on a rank that pick what it holds: with its other
 from __future__ import annotations
 
 import functools
-import math
 import operator
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import torch
 
@@ -22,68 +19,9 @@ from ..axes.layout import Cuts, Factor, Layout, Leaf, ProductLayout, SumLayout, 
 from ..axes.term import Axis, axes_of_dims
 from ..errors import UnsoundPlanError
 from .routed import Routed, not_for_any_number, picked, row_by_row
+from .sizes import size_of
+from .state import Flow, Use
 from .typed import TypedGraph, cut_in, factors_in, is_parameter, needs_gradient
-
-
-@dataclass(frozen=True)
-class Use:
-    """How a node reads an operand: reduced over mesh factors, then sliced along axes, then (backward) summed.
-
-    Over the factors in `once` it reads a whole value as a partial sum, of which the first rank has all. A value that is
-    `routed` it reads, before all that, with the rows of other ranks zero: as a partial sum.
-    """
-
-    reduce: frozenset[Factor] = frozenset()
-    take: frozenset[Axis] = frozenset()
-    once: frozenset[Factor] = frozenset()
-    routed: Routed | None = None
-
-
-PLAIN = Use()
-
-
-@dataclass
-class Flow:
-    """The forward state of every value, and how every edge reads it."""
-
-    cuts: Cuts
-    held: dict[torch.fx.Node, frozenset[Axis]] = field(default_factory=dict)
-    partial: dict[torch.fx.Node, frozenset[Factor]] = field(default_factory=dict)
-    routed: dict[torch.fx.Node, Routed] = field(default_factory=dict)
-    zero: dict[torch.fx.Node, frozenset[Axis]] = field(default_factory=dict)
-    uses: dict[tuple[torch.fx.Node, torch.fx.Node], Use] = field(default_factory=dict)
-    gathers: dict[torch.fx.Node, frozenset[Axis]] = field(default_factory=dict)
-    deferred: dict[torch.fx.Node, frozenset[Axis]] = field(default_factory=dict)
-    kept: dict[torch.fx.Node, frozenset[Axis]] = field(default_factory=dict)
-    gradient: frozenset[torch.fx.Node] = frozenset()
-    written: frozenset[torch.fx.Node] = frozenset()
-    early: frozenset[torch.fx.Node] = frozenset()
-    delayed: frozenset[str] = frozenset()
-    products: set[str] = field(default_factory=set)
-    shares: dict[torch.fx.Node, float] = field(default_factory=dict)
-
-    def use(self, consumer: torch.fx.Node, operand: torch.fx.Node) -> Use:
-        return self.uses.get((consumer, operand), PLAIN)
-
-    def varies(self, node: torch.fx.Node) -> frozenset[Factor]:
-        """Mesh factors over whose ranks the value differs."""
-        return factors_in(self.held[node], self.cuts) | self.partial[node] | self.routed_over(self.routed.get(node))
-
-    def routed_over(self, routed: Routed | None) -> frozenset[Factor]:
-        """Mesh factors over whose ranks other rows are right."""
-        return frozenset() if routed is None else frozenset(self.cuts[routed.routing.choice].over)
-
-    def summands(self, consumer: torch.fx.Node, operand: torch.fx.Node) -> frozenset[Factor]:
-        """Mesh factors over which an operand arrives as a partial sum, before it is reduced."""
-        return self.partial[operand] | self.routed_over(self.use(consumer, operand).routed)
-
-    def reduces(self) -> Mapping[torch.fx.Node, frozenset[Factor]]:
-        """Every value that is reduced, and over what."""
-        found: dict[torch.fx.Node, frozenset[Factor]] = {}
-        for (_, operand), use in self.uses.items():
-            if use.reduce:
-                found[operand] = found.get(operand, frozenset()) | use.reduce
-        return found
 
 
 def flow(
@@ -307,25 +245,3 @@ def _update(
     state.uses[consumer, operand] = Use(
         before.reduce | reduce, before.take | take, before.once | once, before.routed or routed
     )
-
-
-def local_share(typed: TypedGraph, flow: Flow, node: torch.fx.Node) -> float:
-    """How much of a value one rank holds."""
-    if node not in flow.shares:
-        held = {axis: flow.cuts[axis] for axis in flow.held[node]}
-        layouts = [layout_of(term, held) for term in typed.facts[node].dims]
-        flow.shares[node] = math.prod(layout.local_size / layout.size for layout in layouts if layout.size)
-    return flow.shares[node]
-
-
-def size_of(node: torch.fx.Node) -> int:
-    """The bytes of a node's tensors, at the sizes they had when the graph was traced."""
-    value = node.meta["val"]
-    values = value if isinstance(value, (list, tuple)) else [value]
-    return sum(_bytes(value) for value in values if isinstance(value, torch.Tensor))
-
-
-def _bytes(value: torch.Tensor) -> int:
-    # A size that only the data tells counts as one: it is the same on both sides of a comparison.
-    hints = [size if isinstance(size, int) else int(size.node.hint or 1) for size in value.shape]
-    return math.prod(hints) * value.element_size()

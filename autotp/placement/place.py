@@ -12,9 +12,10 @@ from ..axes.layout import Cuts
 from .backward import Backward, Price
 from .calls import Together, calls, seconds_of
 from .conjugate import place_backward
-from .flow import Flow, flow
+from .flow import flow
 from .prepare import regroup_sums, split_biases, taken_apart
 from .sequence import SequenceCut, place_sequence
+from .state import Flow
 from .typed import TypedGraph
 from .verify import check_pins, verify
 

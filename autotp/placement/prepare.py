@@ -10,7 +10,8 @@ import torch
 from ..axes.call import is_tensor, named_arguments
 from ..axes.facts import Fact
 from ..axes.layout import Cuts
-from .flow import Flow, size_of
+from .sizes import size_of
+from .state import Flow
 from .typed import TypedGraph, cut_in
 
 aten = torch.ops.aten

@@ -24,7 +24,7 @@ from ..axes.facts import Fact
 from ..axes.layout import Factor, Factors
 from ..axes.term import Axis, Dims, axes_of, axes_of_dims, resolve
 from .backward import Backward, Enter, Version
-from .flow import Flow
+from .state import Flow
 from .typed import TypedGraph, is_of_parameters, is_parameter
 
 # Arguments that say which dims are meant, or how long those are that a norm needs whole.

@@ -8,8 +8,8 @@ import torch
 
 from ..axes.layout import Cuts
 from ..errors import PlacementError, UnsoundPlanError
-from .flow import Flow
 from .routed import Routed, not_for_any_number, picked, row_by_row
+from .state import Flow
 from .typed import TypedGraph, cut_in, factors_in
 
 

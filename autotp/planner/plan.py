@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from ..axes.layout import Layout, ProductLayout, factors_of, is_whole, most_cut, parse_layout
+from ..axes.layout import Layout, ProductLayout, factors_of, is_whole, most_cut
+from ..axes.layout_text import parse_layout
 from ..errors import PlanError, UnsoundPlanError
 from ..outside import brief, parse_json, read_text
 from .records import read_record

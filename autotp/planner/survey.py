@@ -18,7 +18,8 @@ from ..axes.rules import function_rules, operator_rules
 from ..axes.term import Pin, pin
 from ..capture.record import Recording, record
 from ..capture.signature import VaryingDims, call_site
-from ..capture.trace import Traced, trace
+from ..capture.trace import trace
+from ..capture.traced import Traced
 from ..capture.units import Unit, find_units
 from ..chains.collect import mark_collected, marked_proposals
 from ..chains.match import NearMiss, Proposal, match_chains, open_misses

@@ -13,8 +13,8 @@ from ..axes.layout import Cuts, Factor, layout_of, ordered, parts_of
 from ..axes.term import Axis, Term
 from ..placement.backward import Values
 from ..placement.calls import Together, scatter_kind
-from ..placement.flow import Flow
 from ..placement.place import Placement
+from ..placement.state import Flow
 from ..placement.typed import factors_in
 from .cost import Hardware, Sizing, Workload, wire_bytes
 

@@ -24,7 +24,7 @@ from ..axes.layout import layout_of, parts_of
 from ..axes.rules import operator_rules
 from ..axes.term import Dims, axes_of
 from ..capture.calls import call_opaque
-from ..capture.trace import Traced
+from ..capture.traced import Traced
 from ..chains.collect import mark_collected
 from ..placement.impose import impose
 from ..placement.place import Placement, place

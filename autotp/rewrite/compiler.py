@@ -17,7 +17,8 @@ from ..axes.rules import function_rules, operator_rules
 from ..capture.contract.guards import Contract
 from ..capture.opaque import Widths
 from ..capture.signature import CallSite, VaryingDims
-from ..capture.trace import CaptureError, Traced, trace
+from ..capture.trace import trace
+from ..capture.traced import CaptureError, Traced
 from ..chains.collect import mark_collected
 from ..errors import TraceError, UnsoundPlanError
 from ..placement.backward import Price

@@ -16,7 +16,7 @@ from torch._dynamo.comptime import ComptimeContext, comptime
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..capture.signature import CallSite
-from ..capture.trace import Traced
+from ..capture.traced import Traced
 from ..errors import TraceError
 from ..runtime.traced import closed
 from .build import Program

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from ..capture.opaque import Path, Position
 from ..capture.signature import CallSite, Slot, autocast_dtype
-from ..capture.trace import Traced
+from ..capture.traced import Traced
 from ..errors import TraceError
 from ..runtime.cut.origin import parts_only
 from .build import Program

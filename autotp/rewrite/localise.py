@@ -12,11 +12,11 @@ from typing import Any
 import torch
 
 from ..axes.call import is_tensor, named_arguments, operator_name
-from ..axes.layout import Layout, Leaf, SumLayout, coordinate, is_padded, layout_of
+from ..axes.layout import Layout, is_padded, layout_of
 from ..axes.operators.create import OF_SIZE
 from ..axes.term import Term
 from ..placement.place import Placement
-from ..runtime.slices import SYMBOLIC
+from .local_parts import filled, local_offset, static_size
 
 aten = torch.ops.aten
 _END = 2**63 - 1
@@ -67,7 +67,7 @@ class _Localiser:
         if source not in self.typed.facts or not isinstance(source, torch.fx.Node):
             return
         layout = self.layout(self.typed.facts[source].dims[dim], source)  # type: ignore[index]
-        local, whole = _static(layout)
+        local, whole = static_size(layout)
         if local != whole:
             users = list(node.users)
             with self.graph.inserting_after(node):
@@ -86,7 +86,7 @@ class _Localiser:
             wanted = list(wanted[0])
         for i, term in enumerate(self.typed.facts[node].dims):
             layout = self.layout(term, node)
-            local, whole = _static(layout)
+            local, whole = static_size(layout)
             if local != whole and wanted[i] != -1:
                 wanted[i] = self._scaled(node, wanted[i], local, whole)
         self.replace(node, name, wanted)
@@ -102,7 +102,7 @@ class _Localiser:
         dim = self.argument(node, "dim") % self.flow_rank(self._origin(self.argument(node, "self")))
         wanted = list(self.argument(node, "sizes"))
         for i, term in enumerate(self.typed.facts[node].dims[dim : dim + len(wanted)]):
-            local, whole = _static(self.layout(term, node))
+            local, whole = static_size(self.layout(term, node))
             if local != whole and wanted[i] != -1:
                 wanted[i] = self._scaled(node, wanted[i], local, whole)
         self.replace(node, "sizes", wanted)
@@ -139,7 +139,7 @@ class _Localiser:
             self.replace(node, "end", _END)
             return
         start = min(start, whole.size) if start >= 0 else max(start + whole.size, 0)
-        first = _local_offset(whole, start)
+        first = local_offset(whole, start)
         self.replace(node, "start", first)
         self.replace(node, "end", first + part.local_size)
 
@@ -222,71 +222,17 @@ class _Localiser:
     def _fill_padding(self, node: torch.fx.Node, value: torch.fx.Node, layouts: Sequence[Layout]) -> None:
         def fill_padding(value: torch.Tensor, ranks: Any) -> torch.Tensor:
             for dim, layout in enumerate(layouts):
-                value = _filled(value, dim, layout, ranks.rank)
+                value = filled(value, dim, layout, ranks.rank)
             return value
 
         ranks = next(n for n in self.graph.nodes if n.op == "placeholder" and n.target == "ranks")
         with self.graph.inserting_before(node):
-            filled = self.graph.call_function(fill_padding, (value, ranks))
-        filled.meta = {
+            made = self.graph.call_function(fill_padding, (value, ranks))
+        made.meta = {
             "val": value.meta["val"],
             "made": "padding is filled in, since a zero would give no finite number",
         }
-        node.replace_input_with(value, filled)
-
-
-def _filled(value: torch.Tensor, dim: int, layout: Layout, rank: int) -> torch.Tensor:
-    """A local value with one half (or one) where it has padding along a dim; no gradient flows there."""
-    if not is_padded(layout):
-        return value
-    if isinstance(layout, Leaf):
-        assert layout.cut is not None
-        present = max(0, min(layout.cut.local, layout.size - coordinate(layout.cut.over, rank) * layout.cut.local))
-        data, padding = value.split([present, layout.cut.local - present], dim)
-        number = 0.5 if value.is_floating_point() or value.is_complex() else 1
-        return torch.cat([data, torch.full_like(padding, number)], dim)
-    if isinstance(layout, SumLayout):
-        parts = zip(value.split([part.local_size for part in layout.parts], dim), layout.parts, strict=True)
-        return torch.cat([_filled(part, dim, own, rank) for part, own in parts], dim)
-    sizes = [-1 if part.size >= SYMBOLIC else part.local_size for part in layout.parts]
-    value = value.unflatten(dim, sizes)
-    for i, part in enumerate(layout.parts):
-        value = _filled(value, dim + i, part, rank)
-    return value.flatten(dim, dim + len(sizes) - 1)
-
-
-def _static(layout: Layout) -> tuple[int, int]:
-    """Local and global size without the symbolic factors, which are the same on all ranks."""
-    if isinstance(layout, Leaf):
-        return (1, 1) if layout.size >= SYMBOLIC else (layout.local_size, layout.size)
-    if isinstance(layout, SumLayout):
-        return layout.local_size, layout.size
-    local = whole = 1
-    for part in layout.parts:
-        a, b = _static(part)
-        local, whole = local * a, whole * b
-    return local, whole
-
-
-def _local_offset(layout: Layout, offset: int) -> int:
-    """Where a position that lies between parts is on a rank."""
-    if offset in (0, layout.size):
-        return 0 if offset == 0 else layout.local_size
-    if isinstance(layout, Leaf):
-        assert layout.cut is None, "a slice starts inside an axis that is cut"
-        return offset
-    if isinstance(layout, SumLayout):
-        local = 0
-        for part in layout.parts:
-            if offset <= part.size:
-                return local + _local_offset(part, offset)
-            offset, local = offset - part.size, local + part.local_size
-    major, *minor = layout.parts
-    size = local = 1
-    for part in minor:
-        size, local = size * part.size, local * part.local_size
-    assert offset % size == 0, "a slice starts inside a product"
-    return _local_offset(major, offset // size) * local
+        node.replace_input_with(value, made)
 
 
 _ACTIONS: Mapping[str, Callable[[_Localiser, torch.fx.Node], None]] = {

@@ -13,9 +13,9 @@ import torch
 
 from ..axes.layout import Factors, ordered
 from ..placement.backward import Enter, Version
-from ..placement.flow import Use
 from ..placement.place import Placement
 from ..placement.sequence import SequenceCut
+from ..placement.state import Use
 from ..runtime import collectives, sequence
 
 # Makes a node: its key, the value it is made from, the function, kind and phase, over which ranks, further arguments.

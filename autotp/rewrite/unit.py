@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from ..capture.clone import OWN_FORWARD
 from ..capture.contract.guards import Bound, Contract
 from ..capture.signature import CallSite, call_site, first_parameter
-from ..capture.trace import Traced
+from ..capture.traced import Traced
 from ..capture.units import Unit
 from ..errors import TraceError, UnsoundPlanError, UsageError
 from ..runtime.again import gathering_again

@@ -13,12 +13,13 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from ..api import Source, check_size, examples_for, rule_folders
+from ..api import Source, check_size, rule_folders
 from ..boundaries import with_boundaries
 from ..checkpoint.full import full_gradients
 from ..errors import AutotpError, UsageError, in_one_line
 from ..gate import accept
 from ..huggingface import models
+from ..huggingface.examples import examples_for
 from ..planner.make import make_plan
 from ..planner.plan import Plan
 from ..planner.survey import Example, survey

@@ -23,7 +23,8 @@ from autotp.axes.sizes import Sizes
 from autotp.axes.term import Axis, Sum, axes_of, resolve
 from autotp.capture.functions import OpaqueFunction
 from autotp.capture.signature import VaryingDims, call_site
-from autotp.capture.trace import Traced, trace
+from autotp.capture.trace import trace
+from autotp.capture.traced import Traced
 from autotp.capture.units import Unit
 from autotp.chains.collect import mark_collected
 from autotp.errors import UnsoundPlanError

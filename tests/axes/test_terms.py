@@ -29,9 +29,9 @@ from autotp.axes.layout import (
     local_factors,
     local_indices,
     ordered,
-    parse_layout,
     parts_of,
 )
+from autotp.axes.layout_text import parse_layout
 from autotp.axes.term import ONE, Axis, Pin, Product, Sum, Term, axes_of, axis, pin, resolve
 from autotp.axes.unify import CannotUnify, unify
 from autotp.errors import PlanError

@@ -17,7 +17,8 @@ from torch import nn
 from torch.nn import functional
 
 import autotp
-from autotp.api import examples_for, rule_folders
+from autotp.api import rule_folders
+from autotp.huggingface.examples import examples_for
 from autotp.planner.make import make_plan
 from autotp.planner.plan import Plan
 from autotp.planner.survey import survey

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.fx import traceback
 
-from autotp.api import examples_for
 from autotp.capture.whereabouts import noting_modules
+from autotp.huggingface.examples import examples_for
 from autotp.planner.survey import survey
 
 

@@ -11,10 +11,10 @@ from torch import nn
 from torch.nn import functional
 
 import autotp
-from autotp.api import examples_for
 from autotp.chains.match import NearMiss
 from autotp.chains.rules import chain_rules
 from autotp.errors import RuleError
+from autotp.huggingface.examples import examples_for
 from autotp.planner.choose import UnitProblem
 from autotp.planner.survey import survey
 

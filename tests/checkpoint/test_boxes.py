@@ -5,7 +5,8 @@ import itertools
 import pytest
 import torch
 
-from autotp.axes.layout import local_indices, parse_layout
+from autotp.axes.layout import local_indices
+from autotp.axes.layout_text import parse_layout
 from autotp.checkpoint.boxes import boxes, elements, runs
 from autotp.runtime.slices import take
 

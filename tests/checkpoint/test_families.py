@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 from torch import nn
 
 import autotp
-from autotp.api import examples_for
 from autotp.checkpoint.load import loading
 from autotp.checkpoint.marker import MARKER
+from autotp.huggingface.examples import examples_for
 from autotp.huggingface.models import build_model
 from autotp.huggingface.pretrained import quiet
 from autotp.planner.make import make_plan

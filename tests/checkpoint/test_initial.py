@@ -19,10 +19,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, LlamaForCausalLM, PretrainedConfig
 
 import autotp
-from autotp.api import examples_for, join_ranks
+from autotp.api import join_ranks
 from autotp.checkpoint.full import state_of
 from autotp.checkpoint.tape import Tape
 from autotp.errors import UsageError
+from autotp.huggingface.examples import examples_for
 from autotp.huggingface.models import build_model, model_class
 from autotp.huggingface.pretrained import quiet
 from autotp.planner.make import make_plan

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from autotp.axes.layout import parse_layout
+from autotp.axes.layout_text import parse_layout
 from autotp.checkpoint.lazy import Lazy, Meter, read, sources
 from autotp.runtime.slices import take
 

@@ -17,10 +17,11 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 import autotp
-from autotp.api import examples_for, join_ranks
+from autotp.api import join_ranks
 from autotp.boundaries import with_boundaries
 from autotp.checkpoint.full import state_of
 from autotp.errors import AutotpError
+from autotp.huggingface.examples import examples_for
 from autotp.planner.make import make_plan
 from autotp.planner.survey import survey
 from autotp.rewrite.apply import apply_plan, make_compilers

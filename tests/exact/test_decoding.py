@@ -14,7 +14,7 @@ import torch
 from transformers import DynamicCache, PreTrainedModel, StoppingCriteria
 from transformers.generation.streamers import BaseStreamer
 
-from autotp.api import examples_for
+from autotp.huggingface.examples import examples_for
 from autotp.huggingface.models import build_model
 from autotp.planner.make import make_plan
 from autotp.planner.plan import Plan

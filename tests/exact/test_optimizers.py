@@ -19,8 +19,9 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 import autotp
-from autotp.api import examples_for, join_ranks
-from autotp.axes.layout import parse_layout
+from autotp.api import join_ranks
+from autotp.axes.layout_text import parse_layout
+from autotp.huggingface.examples import examples_for
 from autotp.planner.survey import survey
 from autotp.rewrite.apply import apply_plan, make_compilers
 from autotp.runtime.cut.origin import Origin

@@ -15,7 +15,8 @@ import torch
 from torch import nn
 
 import autotp
-from autotp.api import examples_for, join_ranks
+from autotp.api import join_ranks
+from autotp.huggingface.examples import examples_for
 from autotp.huggingface.models import build_model
 from autotp.planner.make import make_plan
 from autotp.planner.plan import Plan

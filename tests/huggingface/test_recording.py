@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from autotp.api import examples_for
 from autotp.errors import UsageError
+from autotp.huggingface.examples import examples_for
 from autotp.huggingface.models import build_model
 from autotp.huggingface.recording import refuse_recordings
 from autotp.planner.make import make_plan

@@ -12,13 +12,13 @@ import torch
 from torch import nn
 
 import autotp
-from autotp.api import examples_for
 from autotp.axes.layout import Cut, Factor
 from autotp.axes.term import Axis, axes_of
 from autotp.errors import PlacementError, UnsoundPlanError
+from autotp.huggingface.examples import examples_for
 from autotp.placement.backward import Price, Values
-from autotp.placement.flow import Flow, Use
 from autotp.placement.place import Placement, place
+from autotp.placement.state import Flow, Use
 from autotp.placement.typed import TypedGraph
 from autotp.placement.verify import ROWS, verify
 from autotp.planner.choose import UnitProblem

@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn import functional
 
 from autotp.errors import PlacementError, UnsoundPlanError
-from autotp.placement.flow import PLAIN
 from autotp.placement.place import Placement
+from autotp.placement.state import PLAIN
 from autotp.placement.verify import verify
 from tests.placement.test_flow import broken_rows, exact, node_of, placed, reduced
 

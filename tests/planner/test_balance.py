@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from autotp.api import examples_for
+from autotp.huggingface.examples import examples_for
 from autotp.planner.assemble import unit_plan
 from autotp.planner.balance import waiting
 from autotp.planner.choose import choose

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import autotp
-from autotp.api import examples_for
+from autotp.huggingface.examples import examples_for
 from autotp.planner.choose import UnitProblem, local_elements
 from autotp.planner.survey import survey
 from tests.planner.oracle import all_cuts

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from autotp.api import examples_for
 from autotp.errors import UnsoundPlanError
 from autotp.huggingface import models
+from autotp.huggingface.examples import examples_for
 from autotp.placement.place import Placement, place
 from autotp.planner.choose import UnitProblem, choose
 from autotp.planner.cost import DEFAULT_HARDWARE, Workload, hardware

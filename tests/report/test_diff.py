@@ -18,11 +18,11 @@ from rich.console import Console
 from torch import nn
 
 import autotp
-from autotp.api import examples_for
 from autotp.axes.layout import Factors, parts_of
 from autotp.capture.units import Unit
 from autotp.errors import PlanError, UsageError
 from autotp.huggingface import models
+from autotp.huggingface.examples import examples_for
 from autotp.planner.make import make_plan
 from autotp.planner.plan import Plan
 from autotp.planner.survey import Survey, survey

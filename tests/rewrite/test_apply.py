@@ -16,10 +16,10 @@ from torch.nn import functional
 from transformers import BartConfig, BartForConditionalGeneration
 
 import autotp
-from autotp.api import examples_for
 from autotp.axes.layout import is_padded
 from autotp.errors import PlanError, UnsoundPlanError
 from autotp.huggingface import models
+from autotp.huggingface.examples import examples_for
 from autotp.planner.make import make_plan
 from autotp.planner.plan import ParameterPlan, Plan
 from autotp.planner.survey import Survey, survey

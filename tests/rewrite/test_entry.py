@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from autotp.api import examples_for
+from autotp.huggingface.examples import examples_for
 from autotp.planner.make import make_plan
 from autotp.planner.survey import survey
 from autotp.rewrite.apply import apply_plan, make_compilers

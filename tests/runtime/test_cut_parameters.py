@@ -16,8 +16,9 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.utils.checkpoint import checkpoint
 
 import autotp
-from autotp.api import examples_for, join_ranks
+from autotp.api import join_ranks
 from autotp.errors import RankLostError, UsageError
+from autotp.huggingface.examples import examples_for
 from autotp.planner.survey import survey
 from autotp.rewrite.apply import apply_plan, make_compilers
 from autotp.runtime.cut.tensor import CutTensor

@@ -10,8 +10,8 @@ import torch
 from torch.utils import _pytree as pytree
 from transformers import PretrainedConfig, PreTrainedModel
 
-from autotp.api import examples_for
 from autotp.capture.grouped import GroupedProducts
+from autotp.huggingface.examples import examples_for
 from autotp.verify import Float64, run
 from autotp.verify.calls import real_call
 

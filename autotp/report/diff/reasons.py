@@ -10,7 +10,7 @@ from ...axes.layout import Factor, ordered, parts_of
 from ...axes.term import Axis
 from ...placement.typed import is_parameter
 from ...planner.plan import ParameterPlan
-from ...rewrite.insert import Inserted
+from ...rewrite.transitions import Inserted
 from .gradient import Held
 from .graphs import inputs_of, is_visible
 from .sides import Sides

@@ -11,8 +11,8 @@ import torch
 from ...axes.facts import Fact
 from ...axes.layout import Factor, parts_of
 from ...axes.term import axes_of
-from ...placement.flow import Flow
 from ...placement.sequence import SequenceCut
+from ...placement.state import Flow
 from ...placement.typed import is_parameter
 from ...planner.cost import Sizing
 from ...planner.plan import UnitPlan

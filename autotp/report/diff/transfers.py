@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ...axes.layout import parts_of
 from ...planner.weigh import Collective
-from ...rewrite.insert import Inserted
+from ...rewrite.transitions import Inserted
 from .data import Transfer
 
 

@@ -1,0 +1,39 @@
+"""What a block reads from an object of its call: a number that is an input, or a condition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .opaque import Path, follow, path_name
+
+
+@dataclass(frozen=True)
+class HandleRead:
+    """A number or constant that a block reads from a handle."""
+
+    handle: int
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return f"handle {self.handle} {path_name(self.path)}"
+
+    def of(self, handles: list[Any], positions: tuple[int, ...]) -> Any:
+        """What reading it gives now."""
+        return follow(handles[self.handle], self.path, positions)
+
+
+@dataclass(frozen=True)
+class HandleGuard:
+    """What a block read from a handle that must be the same for its trace to hold."""
+
+    read: HandleRead
+    value: Any
+
+    def holds(self, handles: list[Any], positions: tuple[int, ...]) -> bool:
+        """Returns if reading it again gives the same value; not if there is nothing to read any more."""
+        try:
+            return bool(self.read.of(handles, positions) == self.value)
+        except (LookupError, AttributeError, TypeError):
+            return False
