@@ -1,4 +1,7 @@
-"""Differentiable collectives: each is what its name says forward, and its conjugate backward."""
+"""Differentiable collectives: each is what its name says forward, and its conjugate backward.
+
+Backward they are collectives themselves, whose conjugates are the ones of forward: so gradients of gradients are right, too.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,11 @@ from collections.abc import Sequence
 import torch
 
 from ..axes.layout import Factors, Layout, peers
+from ..errors import UsageError
 from .ranks import Ranks
 from .slices import count_once, join, take
+
+MSG_AGAIN = "{what} has no second derivatives (create_graph=True); take them of the dense model, or plan so that this is not cut"
 
 
 class _Enter(torch.autograd.Function):
@@ -19,7 +25,7 @@ class _Enter(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
-        return ctx.ranks.all_reduce(gradient, ctx.factors, "backward", ctx.of), None, None, None
+        return reduce(gradient, ctx.ranks, ctx.factors, "backward", ctx.of), None, None, None
 
 
 class _EnterPart(torch.autograd.Function):
@@ -32,39 +38,41 @@ class _EnterPart(torch.autograd.Function):
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
         positions = ctx.positions.to(gradient.device)
         part = gradient.index_select(ctx.dim, positions)
-        summed = ctx.ranks.all_reduce(part, ctx.factors, "backward", "parameter")
+        summed = reduce(part, ctx.ranks, ctx.factors, "backward", "parameter")
         return gradient.index_copy(ctx.dim, positions, summed), None, None, None, None
 
 
 class _Reduce(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, value, ranks, factors):  # type: ignore[no-untyped-def]
-        return ranks.all_reduce(value, factors, "forward")
+    def forward(ctx, value, ranks, factors, phase, of):  # type: ignore[no-untyped-def]
+        ctx.ranks, ctx.factors = ranks, factors
+        return ranks.all_reduce(value, factors, phase, of)
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
-        return gradient, None, None
+        return enter(gradient, ctx.ranks, ctx.factors), None, None, None, None
 
 
 class _Leave(torch.autograd.Function):
     @staticmethod
     def forward(ctx, value, ranks, factors):  # type: ignore[no-untyped-def]
-        ctx.first = ranks.coordinate(factors) == 0
+        ctx.ranks, ctx.factors = ranks, factors
         return value.view_as(value)
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
-        return gradient if ctx.first else torch.zeros_like(gradient), None, None
+        return once(gradient, ctx.ranks, ctx.factors), None, None
 
 
 class _Once(torch.autograd.Function):
     @staticmethod
     def forward(ctx, value, ranks, factors):  # type: ignore[no-untyped-def]
+        ctx.ranks, ctx.factors = ranks, factors
         return value.view_as(value) if ranks.coordinate(factors) == 0 else torch.zeros_like(value)
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
-        return gradient, None, None
+        return leave(gradient, ctx.ranks, ctx.factors), None, None
 
 
 class _Gather(torch.autograd.Function):
@@ -78,6 +86,9 @@ class _Gather(torch.autograd.Function):
         def part(rank: int) -> torch.Tensor:
             return own_slice(gradient, ctx.dim, ctx.layout, rank)
 
+        if is_recorded(gradient):
+            gradient = enter(reduce(gradient, ctx.ranks, ctx.summed, "backward"), ctx.ranks, ctx.factors)
+            return part(ctx.ranks.rank), None, None, None, None, None
         if ctx.summed == ctx.factors:
             parts = [part(rank) for rank in peers(ctx.ranks.rank, ctx.factors)]
             return ctx.ranks.reduce_scatter(parts, ctx.factors, "backward"), None, None, None, None, None
@@ -86,30 +97,43 @@ class _Gather(torch.autograd.Function):
         return part(ctx.ranks.rank), None, None, None, None, None
 
 
+def is_recorded(value: torch.Tensor) -> bool:
+    """Returns if what is computed from a value has a history."""
+    return value.requires_grad and torch.is_grad_enabled()
+
+
+def refuse_again(gradient: torch.Tensor, what: str) -> None:
+    """Raises UsageError where a gradient is to have a gradient itself, and nothing knows how."""
+    if is_recorded(gradient):
+        raise UsageError(MSG_AGAIN.format(what=what))
+
+
 def enter(value: torch.Tensor, ranks: Ranks, factors: Factors, of: str = "activation") -> torch.Tensor:
     """Identity forward; backward, the gradient is summed over the ranks along some factors (Megatron's f)."""
-    if not (value.requires_grad and torch.is_grad_enabled()):
+    if not is_recorded(value):
         return value
     return _Enter.apply(value, ranks, factors, of)
 
 
 def enter_part(value: torch.Tensor, ranks: Ranks, factors: Factors, dim: int, positions: torch.Tensor) -> torch.Tensor:
     """Like enter for a parameter, at some positions of one dim only."""
-    if not (value.requires_grad and torch.is_grad_enabled()):
+    if not is_recorded(value):
         return value
     return _EnterPart.apply(value, ranks, factors, dim, positions)
 
 
-def reduce(value: torch.Tensor, ranks: Ranks, factors: Factors) -> torch.Tensor:
+def reduce(
+    value: torch.Tensor, ranks: Ranks, factors: Factors, phase: str = "forward", of: str = "activation"
+) -> torch.Tensor:
     """The sum over the ranks along some factors forward; identity backward (Megatron's g)."""
-    if not (value.requires_grad and torch.is_grad_enabled()):
-        return ranks.all_reduce(value, factors, "forward")
-    return _Reduce.apply(value, ranks, factors)
+    if not is_recorded(value):
+        return ranks.all_reduce(value, factors, phase, of)
+    return _Reduce.apply(value, ranks, factors, phase, of)
 
 
 def leave(value: torch.Tensor, ranks: Ranks, factors: Factors) -> torch.Tensor:
     """Identity forward; backward, the gradient counts on the first rank along some factors only."""
-    if not (value.requires_grad and torch.is_grad_enabled()):
+    if not is_recorded(value):
         return value
     return _Leave.apply(value, ranks, factors)
 
@@ -127,7 +151,7 @@ def gather(
 
     Over the factors in `summed` every rank has only its part of the gradient's sum, and the slice is of the sum.
     """
-    if not (value.requires_grad and torch.is_grad_enabled()):
+    if not is_recorded(value):
         return join(ranks.all_gather(value, factors, "forward"), dim, layout, factors, ranks.rank)
     return _Gather.apply(value, ranks, factors, dim, layout, summed)
 

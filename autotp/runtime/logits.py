@@ -65,6 +65,7 @@ class _Open(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        gradient = enter(gradient, ctx.head.ranks, ordered(factors_of(ctx.head.layout)))
         return slice_to_rank(gradient, ctx.head.ranks, [*[None] * ctx.dim, ctx.head.layout]), None
 
 

@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from ..axes.layout import Factor, Factors, parts_of
 from .again import note_gathered
+from .collectives import is_recorded, reduce, refuse_again
 from .ranks import Ranks
 
 aten = torch.ops.aten
@@ -67,6 +68,8 @@ class _Take(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        if is_recorded(gradient):
+            return gather_positions(gradient, ctx.ranks, ctx.dim, ctx.length), None, None
         return _gathered(gradient, ctx.ranks, ctx.dim, ctx.length, "backward"), None, None
 
 
@@ -82,6 +85,8 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        if is_recorded(gradient):
+            return _positions_again(gradient, ctx), None, None, None, None, None
         if ctx.summed and parts_of(ctx.summed) == ctx.ranks.size:
             return _summed(gradient, ctx.ranks, ctx.dim, "backward"), None, None, None, None, None
         if ctx.summed:
@@ -97,7 +102,18 @@ class _ReduceScatter(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        if is_recorded(gradient):
+            return gather_positions(gradient, ctx.ranks, ctx.dim, ctx.length, _group(ctx.ranks)), None, None
         return _gathered(gradient, ctx.ranks, ctx.dim, ctx.length, "backward"), None, None
+
+
+def _positions_again(gradient: torch.Tensor, ctx: Any) -> torch.Tensor:
+    """The gradient of a gather where it is to have a gradient itself."""
+    if ctx.summed and parts_of(ctx.summed) == ctx.ranks.size:
+        return scatter_sum(gradient, ctx.ranks, ctx.dim)
+    if ctx.summed:
+        gradient = reduce(gradient, ctx.ranks, ctx.summed, "backward")
+    return take_positions(gradient, ctx.ranks, ctx.dim)
 
 
 def take_positions(whole: torch.Tensor, ranks: Ranks, dim: int) -> torch.Tensor:
@@ -200,6 +216,7 @@ class _Shut(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        refuse_again(gradient, "a sequence that is cut over ranks")
         return _positions_of(gradient, ctx.ranks), None, None
 
 
@@ -211,6 +228,7 @@ class _Open(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        refuse_again(gradient, "a sequence that is cut over ranks")
         return CutSequence.like(gradient, ctx.ranks, ctx.length, "backward")
 
 

@@ -21,16 +21,18 @@ Place: TypeAlias = tuple[int, Layout]
 
 class _Reduce(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, ranks, factors, *values):  # type: ignore[no-untyped-def]
+    def forward(ctx, ranks, factors, phase, of, *values):  # type: ignore[no-untyped-def]
         ctx.set_materialize_grads(False)
-        summed = _apart(ranks.all_reduce(_side_by_side(values), factors, "forward"), values)
-        given = zip(summed, ctx.needs_input_grad[2:], strict=True)
+        ctx.ranks, ctx.factors = ranks, factors
+        summed = _apart(ranks.all_reduce(_side_by_side(values), factors, phase, of), values)
+        given = zip(summed, ctx.needs_input_grad[4:], strict=True)
         ctx.mark_non_differentiable(*[value for value, differentiable in given if not differentiable])
         return summed
 
     @staticmethod
     def backward(ctx, *gradients):  # type: ignore[no-untyped-def]
-        return None, None, *gradients
+        entered = list(enter_together(_present(gradients), ctx.ranks, ctx.factors))
+        return None, None, None, None, *_in_place(entered, gradients)
 
 
 class _Enter(torch.autograd.Function):
@@ -42,9 +44,8 @@ class _Enter(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *gradients):  # type: ignore[no-untyped-def]
-        present = [gradient for gradient in gradients if gradient is not None]
-        summed = list(_apart(ctx.ranks.all_reduce(_side_by_side(present), ctx.factors, "backward", ctx.of), present))
-        return None, None, None, *[None if gradient is None else summed.pop(0) for gradient in gradients]
+        summed = list(reduce_together(_present(gradients), ctx.ranks, ctx.factors, "backward", ctx.of))
+        return None, None, None, *_in_place(summed, gradients)
 
 
 class _Gather(torch.autograd.Function):
@@ -55,24 +56,32 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *gradients):  # type: ignore[no-untyped-def]
+        is_again = not _no_history(gradients)
+        if is_again and ctx.summed:
+            gradients = reduce_together(gradients, ctx.ranks, ctx.factors, "backward")
+        if is_again:
+            gradients = enter_together(gradients, ctx.ranks, ctx.factors)
+
         def parts(rank: int) -> list[torch.Tensor]:
             of = zip(gradients, ctx.places, strict=True)
             return [own_slice(gradient, dim, layout, rank) for gradient, (dim, layout) in of]
 
         own: Sequence[torch.Tensor] = parts(ctx.ranks.rank)
-        if ctx.summed:
+        if ctx.summed and not is_again:
             everybody = [_side_by_side(parts(rank)) for rank in peers(ctx.ranks.rank, ctx.factors)]
             own = _apart(ctx.ranks.reduce_scatter(everybody, ctx.factors, "backward"), own)
         return None, None, None, None, *own
 
 
-def reduce_together(values: Values, ranks: Ranks, factors: Factors) -> Values:
+def reduce_together(
+    values: Values, ranks: Ranks, factors: Factors, phase: str = "forward", of: str = "activation"
+) -> Values:
     """The sums of some values over the ranks along some factors forward; identity backward."""
     if not _are_alike(values):
-        return tuple([reduce(value, ranks, factors) for value in values])
+        return tuple([reduce(value, ranks, factors, phase, of) for value in values])
     if _no_history(values):
-        return _apart(ranks.all_reduce(_side_by_side(values), factors, "forward"), values)
-    return _Reduce.apply(ranks, factors, *values)
+        return _apart(ranks.all_reduce(_side_by_side(values), factors, phase, of), values)
+    return _Reduce.apply(ranks, factors, phase, of, *values)
 
 
 def enter_together(values: Values, ranks: Ranks, factors: Factors, of: str = "activation") -> Values:
@@ -94,6 +103,15 @@ def gather_together(values: Values, ranks: Ranks, factors: Factors, places: Sequ
     if _no_history(values):
         return _gathered(ranks, factors, places, values)
     return _Gather.apply(ranks, factors, places, summed, *values)
+
+
+def _present(gradients: Sequence[torch.Tensor | None]) -> Values:
+    return tuple([gradient for gradient in gradients if gradient is not None])
+
+
+def _in_place(made: list[torch.Tensor], gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+    """What was made of the gradients that there are, None where there is none."""
+    return [None if gradient is None else made.pop(0) for gradient in gradients]
 
 
 def _no_history(values: Sequence[torch.Tensor]) -> bool:

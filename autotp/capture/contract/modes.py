@@ -1,8 +1,12 @@
-"""torch's modes: what says how code computes, wherever it stands. If gradients and autocast are on is in a call's key."""
+"""Modes of torch and of Python: what says how code computes, wherever it stands.
+
+If gradients and autocast are on is in a call's key.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from decimal import getcontext
 from typing import Any
 
 import torch
@@ -20,6 +24,12 @@ def _function_modes() -> tuple[Any, ...]:
     return tuple((type(mode), getattr(mode, "device", None)) for mode in modes)
 
 
+def _decimals() -> tuple[Any, ...]:
+    """How decimal numbers are rounded in this thread, which their arithmetic asks without any Python."""
+    context = getcontext()
+    return context.prec, context.rounding, context.Emin, context.Emax
+
+
 @dataclass(frozen=True)
 class Modes:
     """The modes at the time this is made."""
@@ -28,6 +38,7 @@ class Modes:
     functions: tuple[Any, ...] = field(default_factory=_function_modes)
     inference: bool = field(default_factory=torch.is_inference_mode_enabled)
     deterministic: bool = field(default_factory=torch.are_deterministic_algorithms_enabled)
+    decimals: tuple[Any, ...] = field(default_factory=_decimals)
 
     def stranger(self) -> str | None:
         """A mode that would see the functions of a program in place of the model's, None if there is none."""
@@ -41,4 +52,5 @@ class Modes:
             and torch.is_inference_mode_enabled() is self.inference
             and torch.are_deterministic_algorithms_enabled() is self.deterministic
             and _function_modes() == self.functions
+            and _decimals() == self.decimals
         )

@@ -12,6 +12,8 @@ import torch
 
 from ...axes.layout import Factor, Factors, Layout, factors_of, is_even, is_padded, local_factors, parts_of
 from ...errors import RankLostError
+from ..collectives import refuse_again
+from ..devices import CPU
 from ..ranks import Ranks
 from ..slices import assembled, padding, take
 
@@ -70,7 +72,12 @@ class Origin:
     def all_reduce(self, value: torch.Tensor, what: str, op: str = "sum") -> torch.Tensor:
         """The sum, or the largest, of every rank's value."""
         with self._named(what):
-            return self.ranks.all_reduce(value, self.everybody, "norm", "parameter", op)
+            found = self.ranks.all_reduce(self.sent(value), self.everybody, "norm", "parameter", op)
+        return found.to(value.device)
+
+    def sent(self, value: torch.Tensor) -> torch.Tensor:
+        """A value where ranks can exchange it: of a parameter that was taken to the host, on their devices again."""
+        return value.to(self.ranks.device) if value.device.type == CPU.type else value
 
     def whole(self, part: torch.Tensor, what: str) -> torch.Tensor:
         """The whole of every rank's part, with its history."""
@@ -91,11 +98,12 @@ class _Whole(torch.autograd.Function):
     @staticmethod
     def forward(ctx, part, origin):  # type: ignore[no-untyped-def]
         ctx.origin = origin
-        parts = origin.ranks.all_gather(part.detach(), origin.everybody, "whole")
-        return assembled(parts, origin.layouts)
+        parts = origin.ranks.all_gather(origin.sent(part.detach()), origin.everybody, "whole")
+        return assembled(parts, origin.layouts).to(part.device)
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        refuse_again(gradient, f"the whole of {ctx.origin.name}")
         return ctx.origin.take(gradient), None
 
 

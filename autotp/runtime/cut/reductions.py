@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ..collectives import refuse_again
 from .origin import IsCut, parts_only
 from .whole import on_whole
 
@@ -84,6 +85,7 @@ class _Sum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        refuse_again(gradient, "the sum over a cut parameter")
         return gradient.expand(ctx.shape), None
 
 
