@@ -15,6 +15,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from .boundaries import with_boundaries
 from .capture.suitable import check_suitable
 from .checkpoint.state import attach
+from .dispatch.again import apply_again, held_layouts, is_changed, values_added
+from .dispatch.apply import apply_plan, check_plan, make_compilers
+from .dispatch.held import ATTRIBUTE, dense_structure
 from .errors import UsageError
 from .gate import accept
 from .huggingface import models
@@ -32,9 +35,6 @@ from .planner.make import make_plan
 from .planner.plan import Plan
 from .planner.survey import Survey, survey
 from .report.diff import GraphDiff, make_diff
-from .rewrite.again import apply_again, held_layouts, is_changed, values_added
-from .rewrite.apply import apply_plan, check_plan, make_compilers
-from .rewrite.held import ATTRIBUTE, dense_structure
 from .runtime.devices import rank_device
 from .runtime.moving import move
 from .runtime.ranks import ProcessRanks, Ranks

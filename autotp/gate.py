@@ -7,13 +7,13 @@ from pathlib import Path
 
 from torch import nn
 
+from .dispatch.apply import check_plan
 from .errors import AutotpError, PlanError, UnsoundPlanError, in_one_line
 from .planner.assemble import collective_plan
 from .planner.cost import Workload, hardware
 from .planner.plan import Plan
 from .planner.survey import Survey
 from .planner.work import placed_as_planned
-from .rewrite.apply import check_plan
 
 MSG_NOT_TRACED = (
     "the plan cuts the unit {unit}, which this model is not traced in; make the plan anew with autotp.plan(...)"

@@ -14,9 +14,9 @@ from .checkpoint.agree import share, together
 from .checkpoint.full import state_of
 from .checkpoint.load import parts_of, put
 from .checkpoint.tape import Place, Tape, record
+from .dispatch.apply import Parallel
 from .errors import UsageError, in_one_line
 from .huggingface import models
-from .rewrite.apply import Parallel
 from .runtime.slices import take
 
 Model = TypeVar("Model", bound=nn.Module)

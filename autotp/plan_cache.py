@@ -15,10 +15,10 @@ import transformers
 from transformers import PreTrainedModel
 
 from .axes.rules import RULES
+from .dispatch.apply import check_plan
 from .errors import PlanError
 from .planner.plan import Plan
 from .planner.survey import fingerprint_of
-from .rewrite.apply import check_plan
 
 FOLDER_VARIABLE = "AUTOTP_CACHE"
 logger = logging.getLogger("autotp")

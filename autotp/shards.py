@@ -18,6 +18,7 @@ from .checkpoint.marker import MARKER, STAGING
 from .checkpoint.progress import bar
 from .checkpoint.target import Target
 from .checkpoint.write import Writer
+from .dispatch.apply import apply_plan, check_plan, make_compilers
 from .errors import UsageError
 from .gate import accept
 from .huggingface import pretrained
@@ -26,7 +27,6 @@ from .opening import Opened, first_names, open_checkpoint, part_of_rank
 from .planner.make import make_plan
 from .planner.plan import Plan
 from .planner.survey import survey
-from .rewrite.apply import apply_plan, check_plan, make_compilers
 from .runtime.cut.origin import IsCut
 from .runtime.simulate import alone
 

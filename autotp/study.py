@@ -13,6 +13,7 @@ import torch
 from .api import Source, check_size, rule_folders
 from .boundaries import with_boundaries
 from .capture.clone import on_meta
+from .dispatch.apply import check_plan
 from .errors import AutotpError, UsageError
 from .huggingface import models, tp_plan
 from .huggingface.examples import examples_for
@@ -28,7 +29,6 @@ from .planner.why import Why, why
 from .planner.work import Work, placed_as_planned, work_of
 from .report.diff import make_diff
 from .report.export import export
-from .rewrite.apply import check_plan
 
 PRECISION = torch.bfloat16  # of two bytes, as plans count
 

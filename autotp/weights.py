@@ -18,6 +18,8 @@ from .checkpoint.agree import share, together
 from .checkpoint.full import state_of
 from .checkpoint.load import fill, loading, report
 from .checkpoint.target import Target
+from .dispatch.apply import apply_plan, check_plan, make_compilers
+from .dispatch.compiler import Compiler
 from .errors import PlanError, UsageError
 from .gate import accept
 from .huggingface import adapters, models, pretrained
@@ -27,8 +29,6 @@ from .plan_cache import cached_plan, once
 from .planner.make import make_plan
 from .planner.plan import Plan, UnitPlan
 from .planner.survey import survey
-from .rewrite.apply import apply_plan, check_plan, make_compilers
-from .rewrite.compiler import Compiler
 from .runtime.ranks import Ranks
 
 T = TypeVar("T")

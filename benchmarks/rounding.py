@@ -17,8 +17,8 @@ import torch
 
 import autotp
 from autotp.api import join_ranks
+from autotp.dispatch.apply import apply_plan, make_compilers
 from autotp.planner.make import make_plan
-from autotp.rewrite.apply import apply_plan, make_compilers
 from autotp.runtime.ranks import Ranks
 from autotp.runtime.simulate import simulate
 from autotp.verify import Float64

@@ -26,11 +26,11 @@ from transformers import AutoConfig
 import autotp
 from autotp.api import join_ranks
 from autotp.checkpoint.full import state_of
+from autotp.dispatch.apply import apply_plan, make_compilers
 from autotp.huggingface.examples import examples_for
 from autotp.huggingface.models import build_model
 from autotp.planner.make import make_plan
 from autotp.planner.survey import Survey, survey
-from autotp.rewrite.apply import apply_plan, make_compilers
 from autotp.runtime.cut.origin import parts_only
 from autotp.runtime.ranks import Ranks
 from autotp.runtime.simulate import simulate

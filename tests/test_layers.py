@@ -4,6 +4,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "autotp"
@@ -17,6 +18,7 @@ LAYERS = (
     "placement",
     "planner",
     "rewrite",
+    "dispatch",
     "runtime",
     "checkpoint",
     "huggingface",
@@ -28,9 +30,9 @@ ROOT = "the public API"  # autotp/__init__.py, api.py and others: they join the 
 
 # A rank runs what the compiler made, not the compiler. Axes are data about layouts, so they are not a stage.
 RUNTIME_IMPORTS = {"errors", "outside", "axes", "runtime"}
-# The one import down the list: the passes put the parallel layers into the graph, so they must name them.
-# It closes no cycle, because `runtime/` imports no compiler stage.
-DOWNWARD = {("rewrite", "runtime")}
+# The imports down the list: the passes put the parallel layers into the graph, and a call runs on its rank, so they name them.
+# They close no cycle, because `runtime/` imports no compiler stage.
+DOWNWARD = {("rewrite", "runtime"), ("dispatch", "runtime")}
 KNOWS_TRANSFORMERS = {"huggingface", "verify", "cli", ROOT}
 KNOWS_ROOT = {"verify", "cli", ROOT}
 MOST_LINES = 300
@@ -91,6 +93,21 @@ def violations(package: Path) -> list[str]:
             elif top == "autotp" and not is_allowed(importer, layer_of(name)):
                 found.append(f"{where}:{line}: {importer} may not import {name}")
     return found
+
+
+def test_no_modules_import_each_other() -> None:
+    """Also not for type checking alone, and not through a third one."""
+    files = {
+        ".".join(("autotp", *path.relative_to(PACKAGE).with_suffix("").parts)): path for path in PACKAGE.rglob("*.py")
+    }
+    graph = nx.DiGraph()
+    for module, path in files.items():
+        package = tuple(module.split(".")[:-1])
+        for _, name in imports(ast.parse(path.read_text(encoding="utf-8")), package):
+            found = [known for known in (name, name.rpartition(".")[0]) if known in files and known != module]
+            graph.add_edges_from((module, known) for known in found[:1])
+    assert graph.number_of_edges() > len(files)
+    assert [sorted(group) for group in nx.strongly_connected_components(graph) if len(group) > 1] == []
 
 
 def test_files_are_about_one_thing() -> None:

@@ -9,9 +9,9 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from ..axes.layout import Factor, Layout
+from ..dispatch.apply import Parallel
+from ..dispatch.held import ATTRIBUTE, held_in, join_path
 from ..errors import UsageError
-from ..rewrite.apply import Parallel
-from ..rewrite.held import ATTRIBUTE, held_in, join_path
 from ..runtime.cut.origin import IsCut, parts_only
 from ..runtime.ranks import Ranks
 from ..runtime.slices import assembled

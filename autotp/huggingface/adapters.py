@@ -11,7 +11,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from ..checkpoint.full import state_of, undivided, whole
-from ..rewrite.held import HELD
+from ..dispatch.held import HELD
 from ..runtime.cut.origin import parts_only
 from ..runtime.layers import ParallelLayer
 

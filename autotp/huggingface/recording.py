@@ -9,8 +9,8 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.utils.output_capturing import OutputRecorder
 
+from ..dispatch.unit import UnitForward
 from ..errors import UsageError
-from ..rewrite.unit import UnitForward
 
 INSIDE = (
     "{name}=True records what is inside of blocks, and those of a parallel model run as one program each; leave it out, or"

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from ..api import Source, check_size, rule_folders
 from ..boundaries import with_boundaries
 from ..checkpoint.full import full_gradients
+from ..dispatch.apply import apply_plan, make_compilers
 from ..errors import AutotpError, UsageError, in_one_line
 from ..gate import accept
 from ..huggingface import models
@@ -23,7 +24,6 @@ from ..huggingface.examples import examples_for
 from ..planner.make import make_plan
 from ..planner.plan import Plan
 from ..planner.survey import Example, survey
-from ..rewrite.apply import apply_plan, make_compilers
 from ..runtime.ranks import Ranks
 from ..runtime.sequence import made_whole
 from ..runtime.simulate import simulate

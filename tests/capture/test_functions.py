@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 import autotp
+from autotp.dispatch.apply import apply_plan
 from autotp.huggingface.examples import examples_for
 from autotp.huggingface.models import build_model
 from autotp.planner.make import make_plan
 from autotp.planner.survey import survey
-from autotp.rewrite.apply import apply_plan
 from autotp.runtime.simulate import simulate
 from tests.capture.test_trace import HIDDEN, INNER, MLP, Block, Cut, Stack, leaf, values, weights
 

@@ -18,12 +18,12 @@ from torch.nn import functional
 
 import autotp
 from autotp.api import rule_folders
+from autotp.dispatch.apply import apply_plan, make_compilers
+from autotp.dispatch.compiler import Compiler
 from autotp.huggingface.examples import examples_for
 from autotp.planner.make import make_plan
 from autotp.planner.plan import Plan
 from autotp.planner.survey import survey
-from autotp.rewrite.apply import apply_plan, make_compilers
-from autotp.rewrite.compiler import Compiler
 from autotp.runtime.ranks import Ranks
 from autotp.runtime.simulate import simulate
 

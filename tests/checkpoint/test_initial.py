@@ -22,13 +22,13 @@ import autotp
 from autotp.api import join_ranks
 from autotp.checkpoint.full import state_of
 from autotp.checkpoint.tape import Tape
+from autotp.dispatch.apply import apply_plan, make_compilers
 from autotp.errors import UsageError
 from autotp.huggingface.examples import examples_for
 from autotp.huggingface.models import build_model, model_class
 from autotp.huggingface.pretrained import quiet
 from autotp.planner.make import make_plan
 from autotp.planner.survey import Survey, survey
-from autotp.rewrite.apply import apply_plan, make_compilers
 from autotp.runtime.launch import run_ranks
 from autotp.runtime.randomness import seeded
 from autotp.runtime.ranks import Ranks

@@ -20,11 +20,11 @@ import autotp
 from autotp.api import join_ranks
 from autotp.boundaries import with_boundaries
 from autotp.checkpoint.full import state_of
+from autotp.dispatch.apply import apply_plan, make_compilers
 from autotp.errors import AutotpError
 from autotp.huggingface.examples import examples_for
 from autotp.planner.make import make_plan
 from autotp.planner.survey import survey
-from autotp.rewrite.apply import apply_plan, make_compilers
 from autotp.runtime.logits import closed
 from autotp.runtime.ranks import Ranks
 from tests.contract.parts import HIDDEN, Call, Expected, leaf, values

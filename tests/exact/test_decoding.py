@@ -14,12 +14,12 @@ import torch
 from transformers import DynamicCache, PreTrainedModel, StoppingCriteria
 from transformers.generation.streamers import BaseStreamer
 
+from autotp.dispatch.apply import apply_plan, make_compilers
 from autotp.huggingface.examples import examples_for
 from autotp.huggingface.models import build_model
 from autotp.planner.make import make_plan
 from autotp.planner.plan import Plan
 from autotp.planner.survey import survey
-from autotp.rewrite.apply import apply_plan, make_compilers
 from autotp.runtime.ranks import Ranks
 from autotp.runtime.simulate import simulate
 from autotp.verify import Float64

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from transformers import Cache, PreTrainedModel
 
+from autotp.dispatch.apply import apply_plan, make_compilers
 from autotp.planner.plan import ParameterPlan, UnitPlan
-from autotp.rewrite.apply import apply_plan, make_compilers
 from autotp.runtime.ranks import Ranks
 from autotp.runtime.simulate import simulate
 from autotp.verify import Verifier

@@ -21,9 +21,9 @@ from torch.overrides import TorchFunctionMode
 import autotp
 from autotp.api import join_ranks
 from autotp.axes.layout_text import parse_layout
+from autotp.dispatch.apply import apply_plan, make_compilers
 from autotp.huggingface.examples import examples_for
 from autotp.planner.survey import survey
-from autotp.rewrite.apply import apply_plan, make_compilers
 from autotp.runtime.cut.origin import Origin
 from autotp.runtime.cut.tensor import cut_in_place
 from autotp.runtime.ranks import Ranks

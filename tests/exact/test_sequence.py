@@ -16,13 +16,13 @@ from torch import nn
 
 import autotp
 from autotp.api import join_ranks
+from autotp.dispatch.apply import apply_plan, make_compilers
 from autotp.huggingface.examples import examples_for
 from autotp.huggingface.models import build_model
 from autotp.planner.make import make_plan
 from autotp.planner.plan import Plan
 from autotp.planner.survey import survey
 from autotp.report.diff import GraphDiff, make_diff
-from autotp.rewrite.apply import apply_plan, make_compilers
 from autotp.runtime.ranks import CollectiveLog, Ranks
 from autotp.runtime.sequence import CutSequence
 from autotp.runtime.simulate import simulate

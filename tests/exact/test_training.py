@@ -19,12 +19,12 @@ from torch import nn
 import autotp
 from autotp.api import join_ranks
 from autotp.axes.layout import Cut, Factor, Leaf
+from autotp.dispatch.apply import apply_plan, make_compilers
 from autotp.huggingface.examples import examples_for
 from autotp.huggingface.models import build_model
 from autotp.planner.make import make_plan
 from autotp.planner.plan import Plan
 from autotp.planner.survey import Survey, survey
-from autotp.rewrite.apply import apply_plan, make_compilers
 from autotp.runtime.cut.origin import Origin
 from autotp.runtime.cut.tensor import cut_in_place
 from autotp.runtime.ranks import CollectiveLog, Ranks

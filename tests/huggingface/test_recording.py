@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from autotp.dispatch.apply import apply_plan, make_compilers
 from autotp.errors import UsageError
 from autotp.huggingface.examples import examples_for
 from autotp.huggingface.models import build_model
 from autotp.huggingface.recording import refuse_recordings
 from autotp.planner.make import make_plan
 from autotp.planner.survey import survey
-from autotp.rewrite.apply import apply_plan, make_compilers
 from autotp.runtime.ranks import Ranks
 from tests.families import FAMILIES, MIXTURES
 

@@ -20,6 +20,7 @@ from torch import nn
 import autotp
 from autotp.axes.layout import Factors, parts_of
 from autotp.capture.units import Unit
+from autotp.dispatch.apply import apply_plan, make_compilers
 from autotp.errors import PlanError, UsageError
 from autotp.huggingface import models
 from autotp.huggingface.examples import examples_for
@@ -30,7 +31,6 @@ from autotp.report.diff import GraphDiff, make_diff
 from autotp.report.diff import make as make_module
 from autotp.report.diff.data import Diff, Step, Transfer, UnitDiff
 from autotp.report.diff.graphs import is_visible
-from autotp.rewrite.apply import apply_plan, make_compilers
 from autotp.rewrite.build import Program, build
 from autotp.runtime.cut.origin import parts_only
 from autotp.runtime.ranks import Ranks

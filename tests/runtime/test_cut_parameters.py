@@ -17,10 +17,10 @@ from torch.utils.checkpoint import checkpoint
 
 import autotp
 from autotp.api import join_ranks
+from autotp.dispatch.apply import apply_plan, make_compilers
 from autotp.errors import RankLostError, UsageError
 from autotp.huggingface.examples import examples_for
 from autotp.planner.survey import survey
-from autotp.rewrite.apply import apply_plan, make_compilers
 from autotp.runtime.cut.tensor import CutTensor
 from autotp.runtime.launch import run_ranks
 from autotp.runtime.ranks import Ranks

@@ -9,11 +9,11 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional
 
+from autotp.dispatch.apply import apply_plan, make_compilers
 from autotp.huggingface.examples import examples_for
 from autotp.huggingface.models import build_model
 from autotp.planner.make import make_plan
 from autotp.planner.survey import survey
-from autotp.rewrite.apply import apply_plan, make_compilers
 from autotp.rewrite.direct import BINDINGS
 from autotp.runtime import products
 from autotp.runtime.layers import ParallelLayer

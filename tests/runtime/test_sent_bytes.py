@@ -7,10 +7,10 @@ from collections import Counter
 
 import pytest
 
+from autotp.dispatch.apply import apply_plan, make_compilers
 from autotp.planner.cost import wire_bytes
 from autotp.planner.formula import evaluate, sizes
 from autotp.planner.plan import Plan
-from autotp.rewrite.apply import apply_plan, make_compilers
 from autotp.runtime.ranks import CollectiveCall, Ranks
 from autotp.runtime.simulate import simulate
 from autotp.verify import Verifier, run

@@ -15,10 +15,10 @@ from unittest.mock import patch
 import torch
 
 from autotp.capture.grouped import GroupedProducts
+from autotp.dispatch.apply import apply_plan, make_compilers
 from autotp.huggingface.models import can_generate
 from autotp.planner.plan import Plan
 from autotp.planner.survey import survey
-from autotp.rewrite.apply import apply_plan, make_compilers
 from autotp.runtime.ranks import Ranks
 from autotp.runtime.simulate import simulate
 from autotp.verify import Difference, Float64, Verifier

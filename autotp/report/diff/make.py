@@ -12,13 +12,13 @@ from torch import nn
 
 from ...capture.clone import on_meta
 from ...capture.units import Unit
+from ...dispatch.apply import apply_plan, make_compilers
 from ...errors import PlanError
 from ...planner.assemble import collective_plan
 from ...planner.cost import Workload, hardware
 from ...planner.plan import Plan, UnitPlan
 from ...planner.survey import Survey
 from ...planner.work import placed_as_planned
-from ...rewrite.apply import apply_plan, make_compilers
 from ...rewrite.build import build
 from ...rewrite.layers import parallel_layers
 from ...runtime.layers import ParallelLayer
@@ -78,7 +78,7 @@ class _Maker:
         }
 
     def _sides(self, plan: UnitPlan, unit: Unit, layers: dict[str, LayerChange]) -> Sides:
-        """Both graphs, made as a rank makes them (see `rewrite.compiler.Compiler`)."""
+        """Both graphs, made as a rank makes them (see `dispatch.compiler.Compiler`)."""
         traced = self.found.traced[unit.shape]
         placement, weigher = placed_as_planned(plan, traced, self.machine, self.workload, self.rules, self.plan.tp)
         priced = tuple(weigher.collectives(placement))

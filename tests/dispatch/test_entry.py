@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import nn
 
+from autotp.dispatch.apply import apply_plan, make_compilers
+from autotp.dispatch.unit import UnitForward
 from autotp.huggingface.examples import examples_for
 from autotp.planner.make import make_plan
 from autotp.planner.survey import survey
-from autotp.rewrite.apply import apply_plan, make_compilers
-from autotp.rewrite.unit import UnitForward
 from autotp.runtime.ranks import Ranks
 from autotp.runtime.simulate import simulate
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-import functools
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -14,25 +13,23 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from ..capture.clone import OWN_FORWARD
-from ..capture.contract.guards import Bound, Contract
-from ..capture.signature import CallSite, call_site, first_parameter
+from ..capture.signature import CallSite, call_site
 from ..capture.traced import Traced
 from ..capture.units import Unit
 from ..errors import TraceError, UnsoundPlanError, UsageError
+from ..rewrite.build import Program
 from ..runtime.again import gathering_again
 from ..runtime.cut.origin import parts_only
 from ..runtime.logits import CutLogits, closed
 from ..runtime.ranks import Ranks
 from ..runtime.sequence import DIM, as_taken
-from .aside import dense_forward, give_back
-from .build import Program
+from .aside import give_back
 from .compiler import Compiler
 from .dynamo import call_in_dynamo
 from .entry import OTHER, Entry, EntryCode
-from .held import dense_structure
+from .live import LiveUnit
 from .structure import Signature, Structure, check_equal, inner_modules, layouts_in, signature_of
-from .whole import run_whole
-from .within import Within, within
+from .whole import as_dense
 
 MSG_CHANGED = (
     "modules within {path} were added, taken out or replaced since the model was made parallel; parameters that came so are"
@@ -48,20 +45,18 @@ _WHOLE = (
 )
 
 
-class UnitForward:
-    """Takes the place of a unit's `forward`; `own_forward` is what the module itself had under that name, or None."""
+class UnitForward(LiveUnit):
+    """Takes the place of a unit's `forward`."""
 
     def __init__(
         self, module: nn.Module, unit: Unit, compiler: Compiler, ranks: Ranks, signature: Signature | None = None
     ) -> None:
-        self.module, self.unit, self.compiler, self.ranks = module, unit, compiler, ranks
-        self.own_forward = module.__dict__.get("forward")
+        super().__init__(module, unit, ranks)
+        self.compiler = compiler
         self.signature = signature  # of the modules that the compiler's programs are for
         self.structure: Structure | None = None  # those that there are; a copy has none before it is complete
-        self.agreed: list[Program] = []  # programs that are known to be the same on all ranks
         self.refused = False  # whether a call has run whole
         self.entry: Entry | None = None  # for calls that are like the last one
-        self.bounds: dict[Contract, Bound] = {}
 
     def enter(self) -> None:
         """Take the place."""
@@ -80,32 +75,6 @@ class UnitForward:
         copied.own_forward = copy.deepcopy(self.own_forward, memo)
         copied.agreed, copied.refused = list(self.agreed), self.refused
         return copied
-
-    @functools.cached_property
-    def positions(self) -> tuple[int, ...]:
-        """The unit's places among its siblings."""
-        return self.unit.position_values(self.module)
-
-    def dense_forward(self) -> Callable[..., Any]:
-        """What the module runs where it is dense."""
-        return dense_forward(self.module, self.own_forward)
-
-    def holds(self, contract: Contract) -> bool:
-        """Returns if what a trace leaned on is in this unit as the trace found it."""
-        bound = self.bounds.get(contract)
-        if bound is not None and bound.holds():
-            return True
-        bound = contract.bind(self.module)
-        if bound is None:
-            self.bounds.pop(contract, None)
-            return False
-        self.bounds[contract] = bound
-        return True
-
-    @functools.cached_property
-    def parts(self) -> nn.Module | Within:
-        """The module as programs take it, whose modules are the same as long as `settings` say so."""
-        return within(self.module)
 
     def is_refused(self, site: CallSite) -> bool:
         """Returns if a call is to run whole: its kind has no program, or its objects hold what whole runs have put there.
@@ -134,7 +103,7 @@ class UnitForward:
             args, kwargs = pytree.tree_map_only(CutLogits, closed, (args, kwargs))
             return self(*args, **kwargs)
         if self.is_refused(site):
-            return run_whole(self, args, kwargs)
+            return self._run_whole(args, kwargs)
         try:
             traced, program = self._program(site)
         except (TraceError, UnsoundPlanError) as error:
@@ -142,13 +111,18 @@ class UnitForward:
             if not self.refused:
                 warnings.warn(_WHOLE.format(path=self.unit.path or "the model", reason=error), stacklevel=2)
             self.refused = True
-            return run_whole(self, args, kwargs)
+            return self._run_whole(args, kwargs)
         self.entry = self._entry(site, traced, program, args, kwargs)
         numbers, given = traced.numbers(site, self.positions), as_taken(site.tensors, program.cut, self.ranks)
         constants = self.bounds[traced.contract].constants(program.constants)
         with nullcontext() if program.cut is None else gathering_again(), parts_only():
             tensors = program.run(self.parts, self.ranks, *given, *numbers, *site.handles, *self.positions, *constants)
         return traced.result(tensors, site.handles)
+
+    def _run_whole(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The dense unit's result. All ranks compute the same from the same, so every gradient is that of the dense unit."""
+        with as_dense(self.module, self.compiler.layouts, self.ranks):
+            return self.dense_forward()(*args, **kwargs)
 
     def _entry(
         self, site: CallSite, traced: Traced, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -163,14 +137,6 @@ class UnitForward:
         if program not in known:
             known[program] = EntryCode(site, traced, program).eager(args, kwargs, self)
         return known[program]
-
-    def first_parameter(self) -> nn.Parameter | None:
-        """The first of the module's parameters, by whose dtype and device calls are told apart."""
-        return None if self._first is None else self._first[0].get(self._first[1])
-
-    @functools.cached_property
-    def _first(self) -> tuple[dict[str, nn.Parameter | None], str] | None:
-        return first_parameter(self.module)
 
     def _program(self, site: CallSite) -> tuple[Traced, Program]:
         """The program for a call. It is cut over positions where something is kept for a backward, and every rank gets one."""
@@ -196,19 +162,10 @@ class UnitForward:
         if any(hasattr(vars(part).get("forward"), OWN_FORWARD) for part in inner_modules(self.module)):
             raise UsageError(MSG_NESTED.format(path=path))
         self.structure, signature = Structure(self.module), signature_of(self.module)
-        for name in ("parts", "_first"):
-            vars(self).pop(name, None)
-        self.bounds.clear()
+        self.forget()
         self.entry = None
         if not is_copy:
             check_equal(self.module, self.ranks, path)
         if signature != self.signature:
             warnings.warn(MSG_CHANGED.format(path=path), stacklevel=2)
             self.signature, self.compiler = signature, self.compiler.for_structure(signature, layouts_in(self.module))
-
-    def current_structure(self) -> nn.Module:
-        """The dense structure of the live module as it is now, with the state of its Python."""
-        twin = dense_structure(self.module, hooks=True, attribute=lambda tensor: tensor)
-        if self.own_forward is None:
-            twin.__dict__.pop("forward", None)
-        return twin

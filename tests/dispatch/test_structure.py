@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from torch import nn
 
-from autotp.rewrite.unit import Structure
+from autotp.dispatch.unit import Structure
 
 
 def put_into_a_part(block: nn.Sequential) -> None:

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 import autotp
+from autotp.dispatch.apply import apply_plan, make_compilers
 from autotp.huggingface.examples import examples_for
 from autotp.planner.make import make_plan
 from autotp.planner.survey import survey
-from autotp.rewrite.apply import apply_plan, make_compilers
 from autotp.runtime.ranks import Ranks
 from autotp.runtime.simulate import simulate
 

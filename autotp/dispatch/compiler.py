@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
@@ -24,15 +24,12 @@ from ..errors import TraceError, UnsoundPlanError
 from ..placement.backward import Price
 from ..placement.impose import impose
 from ..placement.place import Placement, place
-from .build import Program, build
+from ..rewrite.build import Program, build
+from ..rewrite.layers import parallel_layers
+from ..rewrite.opaque import slices_given
 from .entry import Entry
-from .layers import parallel_layers
-from .opaque import slices_given
+from .live import LiveUnit
 from .structure import Signature
-
-if TYPE_CHECKING:
-    from .unit import UnitForward
-
 
 # How many programs, or reasons for none, there are for calls that differ in the unit's state alone.
 MOST_STATES = 8
@@ -83,7 +80,7 @@ class Compiler:
 
     def program(
         self,
-        call: UnitForward,
+        call: LiveUnit,
         site: CallSite,
         positions: tuple[int, ...],
         varying: frozenset[tuple[int, int]] = frozenset(),
@@ -125,7 +122,7 @@ class Compiler:
 
     def _known(
         self,
-        call: UnitForward,
+        call: LiveUnit,
         site: CallSite,
         positions: tuple[int, ...],
         varying: frozenset[tuple[int, int]],
@@ -138,7 +135,7 @@ class Compiler:
                     return traced, program
         return None
 
-    def _surveyed_for(self, call: UnitForward, site: CallSite) -> Traced | None:
+    def _surveyed_for(self, call: LiveUnit, site: CallSite) -> Traced | None:
         known = self.surveyed
         if known is None or not (known.shared and known.site.key == site.key):
             return None
@@ -147,7 +144,7 @@ class Compiler:
         self.surveyed = None
         return known
 
-    def _trace(self, call: UnitForward, site: CallSite) -> Traced:
+    def _trace(self, call: LiveUnit, site: CallSite) -> Traced:
         self.varying.observe(site, call.positions)
         structure, functions = call.current_structure(), function_rules(self.rules)
         with saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):  # a checkpoint counts what is saved
@@ -158,7 +155,7 @@ class Compiler:
         self.varying.observe_reads(traced.handle_guards)
         return traced
 
-    def _new(self, call: UnitForward, site: CallSite, cut: bool) -> tuple[Traced, Program]:
+    def _new(self, call: LiveUnit, site: CallSite, cut: bool) -> tuple[Traced, Program]:
         self._check_changes(site, call.positions, cut)
         other = self._known(call, site, call.positions, frozenset(), not cut) if self.sequence else None
         traced = (other[0] if other else None) or self._surveyed_for(call, site) or self._trace(call, site)
@@ -209,7 +206,7 @@ class Compiler:
             contract = error.contract if isinstance(error, CaptureError) and len(reasons) < MOST_STATES else Contract()
             reasons.append((contract, str(error)))
 
-    def refusal(self, call: UnitForward, site: CallSite) -> str | None:
+    def refusal(self, call: LiveUnit, site: CallSite) -> str | None:
         """Why a call of a unit has no program as the unit is now, None if that is not known."""
         found = (reason for contract, reason in self.refused.get(site.key, ()) if call.holds(contract))
         return next(found, None)

@@ -7,7 +7,7 @@ with the same kind of call again and again, so what is looked at then is written
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -17,13 +17,11 @@ from ..capture.opaque import Path, Position
 from ..capture.signature import CallSite, Slot, autocast_dtype
 from ..capture.traced import Traced
 from ..errors import TraceError
+from ..rewrite.build import Program
 from ..runtime.cut.origin import parts_only
-from .build import Program
+from .live import LiveUnit
 
-if TYPE_CHECKING:
-    from .unit import UnitForward
-
-Entry: TypeAlias = Callable[["UnitForward", tuple[Any, ...], dict[str, Any]], Any]
+Entry: TypeAlias = Callable[[LiveUnit, tuple[Any, ...], dict[str, Any]], Any]
 OTHER = object()  # what an entry gives for a call that is not like its own
 _PLAIN = (torch.Tensor, nn.Parameter)
 _EXACT = (bool, int, str, type(None))  # constants that are written as they are
@@ -51,7 +49,7 @@ class EntryCode:
         lines += self._run("unit.module", args["tensor"], [*args["number"], *reads], "unit.bounds[contract]")
         return self._compiled(["with parts_only():", *_indented(lines)])
 
-    def eager(self, args: tuple[Any, ...], kwargs: dict[str, Any], unit: UnitForward) -> Entry | None:
+    def eager(self, args: tuple[Any, ...], kwargs: dict[str, Any], unit: LiveUnit) -> Entry | None:
         """For calls like this one, the site's, of units like this one: another gives OTHER, and nothing has happened.
 
         None where a call holds something that has no such text: a container or a tensor of a class of its own.
@@ -69,7 +67,7 @@ class EntryCode:
         lines += ["    return other", *self._run("unit.parts", parts.tensors, numbers, "bound")]
         return self._compiled(["with parts_only():", *_indented(lines)])
 
-    def _mode(self, unit: UnitForward) -> list[str]:
+    def _mode(self, unit: LiveUnit) -> list[str]:
         """Lines that leave if a call finds the module, or torch, in another mode or state."""
         self.scope |= {"grad": torch.is_grad_enabled, "autocast": autocast_dtype, "contract": self.traced.contract}
         checks = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._dynamo.comptime import ComptimeContext, comptime
@@ -18,19 +18,17 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from ..capture.signature import CallSite
 from ..capture.traced import Traced
 from ..errors import TraceError
+from ..rewrite.build import Program
 from ..runtime.traced import closed
-from .build import Program
 from .entry import EntryCode
-
-if TYPE_CHECKING:
-    from .unit import UnitForward
+from .live import LiveUnit
 
 # Entries by name, as attributes of a module: dynamo guards on those of its attributes that it reads, and on no others.
 _entries = types.ModuleType("autotp_entries")
 _choice = threading.local()
 
 
-def call_in_dynamo(unit: UnitForward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_in_dynamo(unit: LiveUnit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A unit's call as dynamo traces it."""
     args = tuple([closed(value) for value in args])
     kwargs = {name: closed(value) for name, value in kwargs.items()}
@@ -60,7 +58,7 @@ def _choose(context: ComptimeContext) -> None:
     ):
         raise TraceError(f"{unit.unit.path} has no program for symbolic sizes")  # its guards are dynamo's from here on
     transaction.output.torch_function_subclass_inlined = True  # the graph computes on parts where it runs too
-    _choice.name = _entry_of(unit, site, traced, program)
+    _choice.name = _entry_of(unit.compiler.entries, unit.module.training, site, traced, program)
 
 
 class _Call:
@@ -121,11 +119,10 @@ def _hint(size: Any) -> int:
     return int(size.node.hint) if isinstance(size, torch.SymInt) else int(size)
 
 
-def _entry_of(unit: UnitForward, site: CallSite, traced: Traced, program: Program) -> str:
+def _entry_of(entries: dict[Any, str], training: bool, site: CallSite, traced: Traced, program: Program) -> str:
     """The name of the entry for a program and a kind of call; made at its first use."""
-    entries: dict[Any, str] = unit.compiler.entries
     key = (id(program), site.spec)
     if key not in entries:
         entries[key] = f"entry_{len(vars(_entries))}"
-        setattr(_entries, entries[key], EntryCode(site, traced, program).in_graph(unit.module.training))
+        setattr(_entries, entries[key], EntryCode(site, traced, program).in_graph(training))
     return entries[key]

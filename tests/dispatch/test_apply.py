@@ -17,14 +17,14 @@ from transformers import BartConfig, BartForConditionalGeneration
 
 import autotp
 from autotp.axes.layout import is_padded
+from autotp.dispatch.apply import apply_plan, make_compilers
+from autotp.dispatch.held import ATTRIBUTE
 from autotp.errors import PlanError, UnsoundPlanError
 from autotp.huggingface import models
 from autotp.huggingface.examples import examples_for
 from autotp.planner.make import make_plan
 from autotp.planner.plan import ParameterPlan, Plan
 from autotp.planner.survey import Survey, survey
-from autotp.rewrite.apply import apply_plan, make_compilers
-from autotp.rewrite.held import ATTRIBUTE
 from autotp.runtime.layers import ColumnParallelLinear, ParallelLayer, RowParallelLinear
 from autotp.runtime.ranks import Ranks
 from autotp.runtime.simulate import simulate

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,19 +17,10 @@ from ..runtime.collectives import gather
 from ..runtime.cut.origin import parts_only
 from ..runtime.ranks import Ranks
 
-if TYPE_CHECKING:
-    from .unit import UnitForward
-
 MSG_WRITTEN = (
     "{name} is written by the forward of its own module, of whose weights every rank holds a part; leave that module whole"
     " in the plan, or write the weight outside of the forward"
 )
-
-
-def run_whole(unit: UnitForward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The dense unit's result. All ranks compute the same from the same, so every gradient is that of the dense unit."""
-    with as_dense(unit.module, unit.compiler.layouts, unit.ranks):
-        return unit.dense_forward()(*args, **kwargs)
 
 
 @contextmanager

@@ -1,0 +1,75 @@
+"""A unit of a model as it is now: its module, what the module's Python finds, and what was compared with the other ranks."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from ..capture.contract.guards import Bound, Contract
+from ..capture.signature import first_parameter
+from ..capture.units import Unit
+from ..rewrite.build import Program
+from ..runtime.ranks import Ranks
+from .aside import dense_forward
+from .held import dense_structure
+from .within import Within, within
+
+
+class LiveUnit:
+    """What is asked of a unit where a call looks for its program; `own_forward` is the module's own `forward`, or None."""
+
+    def __init__(self, module: nn.Module, unit: Unit, ranks: Ranks) -> None:
+        self.module, self.unit, self.ranks = module, unit, ranks
+        self.own_forward = module.__dict__.get("forward")
+        self.agreed: list[Program] = []  # programs that are known to be the same on all ranks
+        self.bounds: dict[Contract, Bound] = {}
+
+    @functools.cached_property
+    def positions(self) -> tuple[int, ...]:
+        """The unit's places among its siblings."""
+        return self.unit.position_values(self.module)
+
+    def dense_forward(self) -> Callable[..., Any]:
+        """What the module runs where it is dense."""
+        return dense_forward(self.module, self.own_forward)
+
+    def holds(self, contract: Contract) -> bool:
+        """Returns if what a trace leaned on is in this unit as the trace found it."""
+        bound = self.bounds.get(contract)
+        if bound is not None and bound.holds():
+            return True
+        bound = contract.bind(self.module)
+        if bound is None:
+            self.bounds.pop(contract, None)
+            return False
+        self.bounds[contract] = bound
+        return True
+
+    @functools.cached_property
+    def parts(self) -> nn.Module | Within:
+        """The module as programs take it, for as long as it has the same modules."""
+        return within(self.module)
+
+    def first_parameter(self) -> nn.Parameter | None:
+        """The first of the module's parameters, by whose dtype and device calls are told apart."""
+        return None if self._first is None else self._first[0].get(self._first[1])
+
+    @functools.cached_property
+    def _first(self) -> tuple[dict[str, nn.Parameter | None], str] | None:
+        return first_parameter(self.module)
+
+    def forget(self) -> None:
+        """Ask again for what depends on which modules there are."""
+        for name in ("parts", "_first"):
+            vars(self).pop(name, None)
+        self.bounds.clear()
+
+    def current_structure(self) -> nn.Module:
+        """The dense structure of the live module as it is now, with the state of its Python."""
+        twin = dense_structure(self.module, hooks=True, attribute=lambda tensor: tensor)
+        if self.own_forward is None:
+            twin.__dict__.pop("forward", None)
+        return twin
