@@ -1,5 +1,7 @@
 """autotp: tensor parallelism for unmodified PyTorch models, inferred, proved and shown."""
 
+from typing import TYPE_CHECKING, Any
+
 from .api import diff, parallelize, plan
 from .checkpoint.full import full_gradients, full_state_dict
 from .checkpoint.load import Loaded, loading
@@ -15,12 +17,17 @@ from .errors import (
     UsageError,
     VerificationError,
 )
-from .initial import initialize
+from .huggingface.saving import save_pretrained
 from .planner.plan import Plan
 from .report.diff import GraphDiff
-from .shards import merge, shard
+from .session.initial import initialize
+from .session.shards import merge, shard
+from .session.study import Study
+from .session.weights import from_pretrained
 from .verify import Report, verify
-from .weights import from_pretrained, save_pretrained
+
+if TYPE_CHECKING:
+    from .huggingface.trainer import ParallelTrainer as ParallelTrainer
 
 __version__ = "0.1.0"
 
@@ -34,6 +41,7 @@ __all__ = [
     "PlanError",
     "Report",
     "RuleError",
+    "Study",
     "TraceError",
     "TrainingState",
     "UnsoundPlanError",
@@ -52,3 +60,12 @@ __all__ = [
     "shard",
     "verify",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`ParallelTrainer` is imported when it is asked for: it needs accelerate."""
+    if name == "ParallelTrainer":
+        from .huggingface.trainer import ParallelTrainer
+
+        return ParallelTrainer
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -21,7 +21,7 @@ import autotp
 from autotp.huggingface.models import build_model
 from autotp.planner.plan import Plan
 from autotp.runtime.launch import run_ranks
-from autotp.study import Study
+from autotp.session.study import Study
 
 RANKS, SEQUENCE, STEPS = 2, 256, 7
 SMALL: Mapping[str, Any] = {"vocab_size": 8192, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
@@ -53,7 +53,7 @@ def main() -> None:
         estimated, plans = [], []
         for patterns in whole:
             wanted = dict.fromkeys(patterns, "replicate")
-            study = Study(config, hardware_name="cpu-gloo", tokens=SEQUENCE, settings=wanted)
+            study = Study(config, hardware="cpu-gloo", tokens=SEQUENCE, settings=wanted)
             plans.append(study.plan(RANKS))
             estimated.append(study.estimate(plans[-1]).step.total)
         measured = run_ranks(steps, RANKS, kind, dict(settings), plans)[0]

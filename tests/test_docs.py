@@ -72,3 +72,11 @@ def test_commands_take_these_options(page: str, name: str, words: str) -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
+
+
+def test_the_map_of_the_passes_names_every_file_there_is() -> None:
+    rows = re.findall(
+        r"^\|.*\| `([a-z_/]+\.py)` \|$", (ROOT / "docs" / "concepts.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert len(rows) == len(set(rows)) > 15
+    assert [row for row in rows if not (ROOT / "autotp" / row).is_file()] == []

@@ -6,7 +6,7 @@ import functools
 import re
 
 from ..errors import PlanError
-from ..outside import brief
+from ..outside.data import brief
 from .layout import Cut, Factor, Layout, Leaf, ProductLayout, SumLayout, parts_of
 
 # Larger, longer or deeper than any layout is that a dimension has.

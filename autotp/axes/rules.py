@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 import torch
 
 from ..errors import RuleError
-from ..outside import conform, parse_toml
+from ..outside.data import parse_toml
+from ..outside.schema import conform
 from .call import Call, is_tensor
 from .facts import Fact
 from .function import FunctionRule, parse_function

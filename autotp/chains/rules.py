@@ -10,7 +10,7 @@ from typing import Any
 
 from ..axes.rules import RULES, read_rules
 from ..errors import RuleError, nearest
-from ..outside import brief
+from ..outside.data import brief
 
 OUTPUT = "output"
 

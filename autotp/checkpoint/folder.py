@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ..errors import CheckpointError
-from ..outside import brief, is_name_inside, parse_json, read_text
+from ..outside.data import brief, is_name_inside, parse_json, read_text
 from .stored import InMemory, Stored, read_pickled, read_safetensors
 
 Entries: TypeAlias = Mapping[str, Stored | InMemory]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 
-from ..outside import is_name_inside
+from ..outside.data import is_name_inside
 
 MARKER = ".autotp.json"
 STAGING = ".autotp.saving"  # a folder in one that cannot be renamed, for what is to be moved into it

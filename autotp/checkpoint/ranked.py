@@ -18,7 +18,8 @@ import torch
 
 from ..axes.layout import Layout
 from ..errors import CheckpointError
-from ..outside import conform, parse_json, read_text
+from ..outside.data import parse_json, read_text
+from ..outside.schema import conform
 from .boxes import boxes
 from .folder import WEIGHTS, Entries
 from .lazy import Lazy

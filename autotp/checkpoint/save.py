@@ -16,7 +16,7 @@ from torch import nn
 
 from ..axes.layout import Layout
 from ..errors import CheckpointError, UsageError
-from ..outside import brief
+from ..outside.data import brief
 from ..runtime.cut.origin import parts_only
 from ..runtime.ranks import Ranks
 from .agree import together

@@ -20,7 +20,7 @@ from safetensors import safe_open
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..errors import CheckpointError, in_one_line
-from ..outside import brief, parse_json
+from ..outside.data import brief, parse_json
 
 # What safetensors calls the dtypes, in the order in which it lays tensors out in a file, the last ones first.
 DTYPES: Mapping[str, torch.dtype] = {

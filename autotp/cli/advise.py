@@ -13,7 +13,7 @@ from ..planner.estimate import Estimate
 from ..planner.plan import Plan
 from ..report import make_console
 from ..report.advice import advice_data, advice_text
-from ..study import Study
+from ..session.study import Study
 from .options import (
     MODEL_HELP,
     batch_option,
@@ -53,7 +53,7 @@ def advise_command(
     if batch < 1 or tokens % batch:
         raise UsageError(f"{tokens} tokens cannot be {batch} sequences of equal length")
     with working(f"planning {model} for every size of {hardware}"):
-        study = Study(model, hardware_name=hardware, tokens=tokens // batch, rules=rules)
+        study = Study(model, hardware=hardware, tokens=tokens // batch, rules=rules)
 
         def made(tp: int, sequences: int) -> tuple[Plan, Estimate]:
             plan = study.plan(tp)

@@ -11,13 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from .. import api
-from ..api import check_size
 from ..errors import UsageError
 from ..planner.plan import Plan
 from ..report import byte_size, make_console, number, paragraphs, plan_summary
 from ..report.summary import kind_name, share
 from ..report.text import add_row, make_table
 from ..runtime.launch import run_ranks
+from ..session.arguments import check_size
 from .encode import PRECISIONS, SENTENCES, Encoded, encode, encode_on_rank
 from .options import working
 

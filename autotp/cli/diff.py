@@ -14,7 +14,7 @@ from ..report import make_console, paragraphs
 from ..report.against import bytes_a_token
 from ..report.diff import GraphDiff, compare_plans, plans_text
 from ..report.diff.text import CONTEXT
-from ..study import Study
+from ..session.study import Study
 from .options import MODEL_HELP, Sizes, json_option, read_plan, rules_option, working
 
 

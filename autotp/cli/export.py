@@ -10,7 +10,7 @@ import click
 from ..errors import UsageError
 from ..planner.settings import parse_setting
 from ..report.export import SYSTEMS
-from ..study import Study
+from ..session.study import Study
 from .options import MODEL_HELP, model_argument, read_plan, rules_option, working
 
 

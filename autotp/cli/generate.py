@@ -14,13 +14,13 @@ import torch.distributed as dist
 from rich.table import Table
 from rich.text import Text
 
-from ..api import check_size
 from ..errors import UsageError
 from ..huggingface import models
 from ..huggingface.tiny import names_a_type
 from ..report import byte_size, make_console, paragraphs
 from ..report.text import add_row, duration, make_table
 from ..runtime.launch import join_group, run_ranks
+from ..session.arguments import check_size
 from .options import json_option, model_argument
 from .write import Request, Usage, Written, write_on_rank
 

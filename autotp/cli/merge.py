@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ..report import byte_size, make_console
-from ..shards import merge
+from ..session.shards import merge
 from .options import overwrite_option
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 from rich.console import Console
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from ..errors import PlanError
+from ..huggingface.models import type_names
 from ..planner.cost import DEFAULT_HARDWARE, Workload, hardware_presets
 from ..planner.plan import Plan
 
@@ -21,7 +21,7 @@ MODEL_HELP = "MODEL is a folder, a config.json, a model id in the local cache, o
 
 def complete_model(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """What a MODEL may begin with: known types, and files."""
-    kinds = [CompletionItem(kind) for kind in sorted(CONFIG_MAPPING.keys()) if kind.startswith(incomplete)]
+    kinds = [CompletionItem(kind) for kind in type_names() if kind.startswith(incomplete)]
     return [*kinds, CompletionItem(incomplete, type="file")]
 
 

@@ -23,7 +23,7 @@ from ..report import (
     why_data,
     why_text,
 )
-from ..study import Study
+from ..session.study import Study
 from .options import (
     MODEL_HELP,
     Sizes,
@@ -96,7 +96,7 @@ def plan_command(
         wanted = dict(map(parse_setting, settings))
         study = Study(
             model,
-            hardware_name=hardware,
+            hardware=hardware,
             tokens=tokens,
             rules=rules,
             settings=wanted,

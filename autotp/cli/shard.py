@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from ..api import check_size
 from ..planner.plan import Plan
 from ..report import byte_size, make_console
-from ..shards import shard
+from ..session.arguments import check_size
+from ..session.shards import shard
 from .options import overwrite_option, read_plan, tp_option
 
 

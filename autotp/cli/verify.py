@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import click
 from torch import nn
-from transformers import PretrainedConfig
 
 from ..errors import UsageError
 from ..huggingface import models
@@ -95,7 +95,7 @@ def module_of(source: str, tiny: bool) -> nn.Module:
     return model
 
 
-def small_model(config: PretrainedConfig) -> nn.Module:
+def small_model(config: Any) -> nn.Module:
     """A small model of the same kind. Raises UsageError for a kind whose sizes depend on each other in its own way."""
     try:
         return models.build_model(tiny_config(config))

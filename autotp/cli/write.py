@@ -20,7 +20,7 @@ from transformers.generation.streamers import BaseStreamer
 from ..errors import UsageError, in_one_line
 from ..huggingface.generation import cache_bytes
 from ..runtime.cut.origin import parts_only
-from ..weights import from_pretrained
+from ..session.weights import from_pretrained
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,11 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from ..capture.suitable import check_suitable
 from ..errors import AutotpError, UsageError, in_one_line, nearest
-from ..outside import brief, parse_json, read_text
+from ..outside.data import brief, parse_json, read_text
 from . import attention as attention  # its table is known from here on
 from . import experts as experts  # and this one
+
+VERSION: str = transformers.__version__
 
 # Two sizes of batch and sequence: what differs between the two runs varies, everything else is a constant.
 EXAMPLE_SIZES = ((3, 13), (5, 17))
@@ -35,6 +37,11 @@ _HEADS = (
     modeling_auto.MODEL_FOR_MASKED_LM_MAPPING,
     modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING,
 )
+
+
+def type_names() -> list[str]:
+    """Every type of model that transformers has a configuration for."""
+    return sorted(CONFIG_MAPPING.keys())
 
 
 def config_of(source: str | Path) -> PretrainedConfig:

@@ -17,7 +17,7 @@ from typing import Any
 from torch import nn
 
 from ..errors import PlanError, UsageError, nearest
-from ..outside import parse_json, read_text
+from ..outside.data import parse_json, read_text
 from ..planner.cost import Hardware, wire_bytes
 from ..planner.plan import CollectivePlan, ParameterPlan, Plan, UnitPlan
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torch import nn
 
 from ..errors import PlanError
-from ..outside import brief
+from ..outside.data import brief
 from .plan import Plan
 from .survey import parameter_owners
 

@@ -14,7 +14,7 @@ from typing import Self
 from ..axes.layout import Layout, ProductLayout, factors_of, is_whole, most_cut
 from ..axes.layout_text import parse_layout
 from ..errors import PlanError, UnsoundPlanError
-from ..outside import brief, parse_json, read_text
+from ..outside.data import brief, parse_json, read_text
 from .records import read_record
 
 VERSION = 1

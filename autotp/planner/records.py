@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any, get_args, get_origin, get_type_hints
 
 from ..errors import PlanError
-from ..outside import LARGEST, brief
+from ..outside.data import LARGEST, brief
 
 
 def read_record(kind: type[Any], data: Any, where: str) -> Any:

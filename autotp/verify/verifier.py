@@ -6,6 +6,7 @@ import copy
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +14,19 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from ..api import Source, check_size, rule_folders
-from ..boundaries import with_boundaries
 from ..checkpoint.full import full_gradients
-from ..dispatch.apply import apply_plan, make_compilers
+from ..dispatch.apply import apply_plan
 from ..errors import AutotpError, UsageError, in_one_line
-from ..gate import accept
 from ..huggingface import models
 from ..huggingface.examples import examples_for
-from ..planner.make import make_plan
+from ..planner.cost import DEFAULT_HARDWARE, Workload
 from ..planner.plan import Plan
-from ..planner.survey import Example, survey
+from ..planner.survey import Example, Survey
 from ..runtime.ranks import Ranks
 from ..runtime.sequence import made_whole
 from ..runtime.simulate import simulate
+from ..session.arguments import Source, check_size
+from ..session.pipeline import Session
 from .calls import Call, UnsuitableError, drawing_nothing, larger_call, real_call, three_calls
 from .float64 import Float64
 from .report import CallReport, Report, compare, worst_of
@@ -46,6 +46,9 @@ def verify(
     *,
     plan: Plan | None = None,
     example: Any = None,
+    hardware: str = DEFAULT_HARDWARE,
+    tokens: int = Workload.tokens,
+    settings: Mapping[str, str] | None = None,
     sequence_parallel: bool = False,
     rules: Sequence[str | Path] = (),
     seed: int = 0,
@@ -66,7 +69,7 @@ def verify(
         tp: number of ranks.
         plan: the plan to verify; the best one unless given.
         example: for a module not from transformers the arguments of one forward, on real tensors.
-        sequence_parallel, rules: as for `autotp.plan`; a given plan says the first itself.
+        hardware, tokens, settings, sequence_parallel, rules: as for `autotp.plan`; a given plan says all but the last itself.
         seed: of random weights, inputs and output weights.
 
     Raises:
@@ -74,9 +77,16 @@ def verify(
         PlanError: the plan is for another model or another number of ranks.
     """
     check_simulated(tp)
-    verifier = Verifier(model, example=example, rules=rules, seed=seed)
-    if plan is None and sequence_parallel:
-        plan = verifier.plan(tp, sequence_parallel=True)
+    verifier = Verifier(
+        model,
+        seed=seed,
+        example=example,
+        hardware=hardware,
+        tokens=tokens,
+        settings=settings,
+        sequence_parallel=sequence_parallel,
+        rules=rules,
+    )
     return verifier.verify(tp, plan)
 
 
@@ -87,30 +97,44 @@ def check_simulated(tp: object) -> None:
         raise UsageError(MSG_TOO_MANY.format(tp=tp, most=MOST_RANKS))
 
 
+class _Float64Session(Session):
+    """A session for a model in float64, with grouped products, which have no such kernel, group by group."""
+
+    @cached_property
+    def examples(self) -> list[Example]:
+        return [_widened(call) for call in examples_for(self.module, self.example)]
+
+    @cached_property
+    def found(self) -> Survey:
+        with Float64():
+            return super().found
+
+    def bounded(self, plan: Plan) -> Plan:
+        with Float64():
+            return super().bounded(plan)
+
+
 class Verifier:
     """One model verified at several sizes or under several plans: it is surveyed, and the dense one run, only once.
 
-    The arguments are those of `verify`.
+    `options` are those of a session.
     """
 
-    def __init__(self, model: Source, *, example: Any = None, rules: Sequence[str | Path] = (), seed: int = 0) -> None:
+    def __init__(self, model: Source, *, seed: int = 0, **options: Any) -> None:
         torch.manual_seed(seed)
-        self.dense = _dense(models.resolve(model))
-        self.folders, self.seed = rule_folders(rules), seed
-        self.examples = [_widened(call) for call in examples_for(self.dense, example)]
-        with Float64():
-            self.found = survey(self.dense, self.examples, self.folders)
-        self.call = real_call(self.dense, self.examples[0])
+        self.dense, self.seed = _dense(models.resolve(model)), seed
+        self.session = _Float64Session(self.dense, **options)
+        self.call = real_call(self.dense, self.session.examples[0])
         # What a head gives may be read as slices, so that it has no gradient of its own.
-        inner = {shape for shape, problem in self.found.problems.items() if not problem.is_head}
-        self.paths = [unit.path for unit in self.found.units if unit.shape in inner]
+        inner = {shape for shape, problem in self.session.found.problems.items() if not problem.is_head}
+        self.paths = [unit.path for unit in self.session.found.units if unit.shape in inner]
         self.runs = self._dense_runs()
         self.outputs, self.gradients = self.runs[0].outputs, self.runs[0].gradients
 
     def _dense_runs(self, *, wanting: bool = False) -> list[Run]:
         """The dense model's three calls, the first of those that it can make, with inputs that want gradients if these are
         `wanting`. A copy runs, since a model may keep something of a call, and every run is to begin with the same one."""
-        other = larger_call(self.dense, self.examples[0], self.call, self.examples[-1])
+        other = larger_call(self.dense, self.session.examples[0], self.call, self.session.examples[-1])
         if wanting:
             other = wanting_gradients(other)
         problem: Exception | None = None
@@ -132,22 +156,20 @@ class Verifier:
 
     def _dense_run(self, dense: nn.Module, call: Call) -> Run:
         quiet = drawing_nothing() if call.training else nullcontext()
-        with quiet, counted_units(dense, [unit.path for unit in self.found.units]) as units:
+        with quiet, counted_units(dense, [unit.path for unit in self.session.found.units]) as units:
             outputs, gradients = called(dense, call, self.seed, self.paths)
         if call.inputs is not self.call and any(bool(output.isnan().any()) for output in outputs.values()):
             raise UnsuitableError("its results are no numbers")
         return Run(call, outputs, gradients, units)
 
-    def plan(self, tp: int, *, sequence_parallel: bool = False) -> Plan:
+    def plan(self, tp: int) -> Plan:
         """The best plan of the model for so many ranks."""
-        made = make_plan(self.dense, self.found, tp, sequence_parallel=sequence_parallel)
-        with Float64():
-            return with_boundaries(self.dense, self.found, made, self.examples[0], self.folders)
+        return self.session.plan(tp)
 
     def verify(self, tp: int, plan: Plan | None = None) -> Report:
         """Compare the model's parallel form on `tp` simulated ranks, under a plan or the best one, with the dense one."""
         check_simulated(tp)
-        plan = self.plan(tp) if plan is None else accept(self.dense, plan, tp, self.found, self.folders)
+        plan = self.plan(tp) if plan is None else self.session.accepted(plan, tp)
         report = self._report(tp, plan)
         if report.exact and not report.counts_agree:
             # Equal blocks have one placement; the first of them, where it is given data that want no gradient, sums less.
@@ -159,7 +181,7 @@ class Verifier:
         return report
 
     def _report(self, tp: int, plan: Plan) -> Report:
-        compilers = make_compilers(plan, self.found, self.folders)
+        compilers = self.session.compilers(plan)
 
         def rank_run(ranks: Ranks) -> list[Any]:
             parallel = apply_plan(copy.deepcopy(self.dense), plan, ranks, compilers)

@@ -17,7 +17,6 @@ from torch import nn
 from torch.nn import functional
 
 import autotp
-from autotp.api import rule_folders
 from autotp.dispatch.apply import apply_plan, make_compilers
 from autotp.dispatch.compiler import Compiler
 from autotp.huggingface.examples import examples_for
@@ -26,6 +25,7 @@ from autotp.planner.plan import Plan
 from autotp.planner.survey import survey
 from autotp.runtime.ranks import Ranks
 from autotp.runtime.simulate import simulate
+from autotp.session.arguments import rule_folders
 
 HIDDEN, INNER, HEADS = 16, 24, 4
 EXACT = 1e-12

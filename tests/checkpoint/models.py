@@ -11,11 +11,11 @@ from transformers import AutoConfig, PretrainedConfig
 
 from autotp.huggingface.models import build_model
 from autotp.huggingface.pretrained import quiet
-from autotp.opening import open_checkpoint
 from autotp.planner.plan import Plan
 from autotp.runtime.ranks import Ranks
 from autotp.runtime.simulate import simulate
-from autotp.weights import place
+from autotp.session.opening import open_checkpoint
+from autotp.session.weights import place
 from tests.families import FAMILIES, LLAMA_LIKE
 
 # Seven heads and a vocabulary that no size divides; the head is tied to the embedding.
@@ -49,11 +49,13 @@ def write(name: str, folder: Path, max_shard_size: str = "50GB", dtype: torch.dt
         return type(model).from_pretrained(folder)
 
 
-def simulated(folder: Path, tp: int, plan: Plan | None = None, run: Any = lambda model: model) -> list[Any]:
-    """Load on simulated ranks, and run something on each."""
+def simulated(
+    folder: Path, tp: int, plan: Plan | None = None, run: Any = lambda model: model, **options: Any
+) -> list[Any]:
+    """Load on simulated ranks, and run something on each; `options` are those of a session."""
     opened = [open_checkpoint(folder) for _ in range(tp)]  # one after the other: transformers' loader knows no threads
 
     def on_rank(ranks: Ranks) -> Any:
-        return run(place(lambda: opened[ranks.rank], ranks, plan))
+        return run(place(lambda: opened[ranks.rank], ranks, plan, **options))
 
     return simulate(tp, on_rank)

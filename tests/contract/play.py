@@ -17,16 +17,13 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 import autotp
-from autotp.api import join_ranks
-from autotp.boundaries import with_boundaries
 from autotp.checkpoint.full import state_of
-from autotp.dispatch.apply import apply_plan, make_compilers
 from autotp.errors import AutotpError
-from autotp.huggingface.examples import examples_for
-from autotp.planner.make import make_plan
-from autotp.planner.survey import survey
 from autotp.runtime.logits import closed
 from autotp.runtime.ranks import Ranks
+from autotp.session.groups import join_ranks
+from autotp.session.parallel import cut_model
+from autotp.session.pipeline import Session
 from tests.contract.parts import HIDDEN, Call, Expected, leaf, values
 from tests.contract.world import Process, in_turns, loaded, seed_all
 
@@ -142,12 +139,7 @@ def _parallelized(net: nn.Module, example: Any, options: dict[str, Any]) -> nn.M
 
 def cut(ranks: Ranks, net: nn.Module, example: Any, options: dict[str, Any]) -> nn.Module:
     """What `autotp.parallelize` does, on a simulated rank."""
-    examples = examples_for(net, example)
-    found = survey(net, examples)
-    plan = make_plan(net, found, ranks.size, **options)
-    plan = with_boundaries(net, found, plan, examples[0], ())
-    ranks.check_agreement(plan.to_json(), "plans")
-    apply_plan(net, plan, ranks, make_compilers(plan, found))
+    cut_model(Session(net, example=example, **options), ranks)
     join_ranks(net, ranks)
     return net
 

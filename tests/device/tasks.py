@@ -345,7 +345,7 @@ def by_dense_trainer(folder: Path) -> tuple[list[float], dict[str, torch.Tensor]
 
 def trainer_differs(folder: Path, expected: tuple[list[float], dict[str, torch.Tensor]]) -> float:
     """`ParallelTrainer` beside what the dense model's trainer found; its checkpoint is a whole one."""
-    from autotp.trainer import ParallelTrainer
+    from autotp import ParallelTrainer
 
     rank, world = str(dist.get_rank()), str(dist.get_world_size())
     os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}

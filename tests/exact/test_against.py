@@ -26,7 +26,7 @@ from autotp.planner.cost import wire_bytes
 from autotp.planner.formula import evaluate, sizes
 from autotp.planner.plan import Plan
 from autotp.runtime.launch import run_ranks
-from autotp.study import Study
+from autotp.session.study import Study
 from tests.families import FAMILIES, MIXTURES
 from tests.zoo.kinds import CAUSAL, Kind
 from tests.zoo.models import config_of

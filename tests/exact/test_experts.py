@@ -37,7 +37,7 @@ GROUPED = [name for name in MIXTURES if name != "llama4_text"]
 def plan_of(name: str, tp: int, workload: Workload = MANY, rule: str = "") -> Plan:
     """The best plan, or the best of those whose experts are cut by one rule."""
     found = verifier(name)
-    survey = apply_settings(found.dense, found.found, {"*.experts": rule} if rule else {})
+    survey = apply_settings(found.dense, found.session.found, {"*.experts": rule} if rule else {})
     return make_plan(found.dense, survey, tp, workload=workload)
 
 
@@ -118,7 +118,7 @@ def test_other_implementations_of_the_same_experts(name: str, implementation: st
     config = MIXTURES[name].config()
     config._experts_implementation = implementation
     found = Verifier(config)
-    apart = make_plan(found.dense, apply_settings(found.dense, found.found, {"*.experts": APART}), 4)
+    apart = make_plan(found.dense, apply_settings(found.dense, found.session.found, {"*.experts": APART}), 4)
     for report in (found.verify(3), found.verify(4, apart)):
         report.raise_for_failure()
         assert report.elements[1] < 0.5 * report.elements[0]

@@ -21,7 +21,7 @@ from autotp.errors import PlanError, UsageError
 from autotp.huggingface.models import build_model
 from autotp.report.export.systems import torch_styles
 from autotp.runtime.launch import run_ranks
-from autotp.study import Study
+from autotp.session.study import Study
 from tests.families import FAMILIES
 
 LOADED = {

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from transformers import Cache, PreTrainedModel
 
-from autotp.dispatch.apply import apply_plan, make_compilers
+from autotp.dispatch.apply import apply_plan
 from autotp.planner.plan import ParameterPlan, UnitPlan
 from autotp.runtime.ranks import Ranks
 from autotp.runtime.simulate import simulate
@@ -100,7 +100,7 @@ def test_tokens_are_the_dense_models_and_states_are_local(name: str) -> None:
     found, tp = verifier(name), 2
     plan, dense = found.plan(tp), with_weights(found.dense)
     expected, whole = write(dense)
-    compilers = make_compilers(plan, found.found)
+    compilers = found.session.compilers(plan)
 
     def on_rank(ranks: Ranks) -> tuple[torch.Tensor, list[tuple[int, ...]]]:
         tokens, cache = write(apply_plan(copy.deepcopy(dense), plan, ranks, compilers))
@@ -144,7 +144,7 @@ def test_one_program_serves_all_lengths() -> None:
     name = "mamba2"
     found, tp = verifier(name), 2
     plan = found.plan(tp)
-    compilers = make_compilers(plan, found.found)
+    compilers = found.session.compilers(plan)
 
     def on_rank(ranks: Ranks) -> list[torch.Tensor]:
         model = apply_plan(copy.deepcopy(found.dense), plan, ranks, compilers)

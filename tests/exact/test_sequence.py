@@ -26,7 +26,7 @@ from autotp.report.diff import GraphDiff, make_diff
 from autotp.runtime.ranks import CollectiveLog, Ranks
 from autotp.runtime.sequence import CutSequence
 from autotp.runtime.simulate import simulate
-from autotp.study import Study
+from autotp.session.study import Study
 from autotp.verify import Float64, Verifier
 from benchmarks.kept import Alive
 from tests.families import FAMILIES
@@ -37,12 +37,12 @@ SAMPLE = (("llama", 2), ("llama", 3), ("llama", 4), ("gpt2", 4), ("qwen3", 3), (
 
 @functools.lru_cache(maxsize=1)
 def verifier(name: str) -> Verifier:
-    return Verifier(FAMILIES[name].config())
+    return Verifier(FAMILIES[name].config(), sequence_parallel=True)
 
 
 @pytest.mark.parametrize(("name", "tp"), [*SAMPLE, ("bert", 3), ("vit", 2)])
 def test_equals_the_dense_model_at_the_planned_collectives(name: str, tp: int) -> None:
-    plan = verifier(name).plan(tp, sequence_parallel=True)
+    plan = verifier(name).plan(tp)
     assert any(unit.sequence for unit in plan.units)
     assert Plan.from_json(plan.to_json()) == plan
     verifier(name).verify(tp, plan).raise_for_failure()
@@ -56,7 +56,7 @@ def test_every_family(sweep: bool) -> None:
 
 def test_a_sequential_block_reduces_scatters_and_gathers() -> None:
     """In place of two sums each way; what the chains read is gathered once more backward, where it was not kept."""
-    plan = verifier("llama").plan(2, sequence_parallel=True)
+    plan = verifier("llama").plan(2)
     (block,) = [unit for unit in plan.units if unit.sequence]
     counts = Counter((c.kind, c.phase, c.of) for c in block.collectives)
     assert counts == {
@@ -329,21 +329,21 @@ class Folded(Blocks):
 def test_whoever_reads_a_cut_value_reads_the_whole(kind: type[Blocks], begins: int, ends: int) -> None:
     """In Python between blocks and in operators that mix positions; where a value begins and ends to be cut is planned. The
     example's input wants no gradient, so that nothing is gathered for it."""
-    found = Verifier(kind(), example=torch.randn(2, 7, 16))
-    plan = found.plan(3, sequence_parallel=True)
+    found = Verifier(kind(), example=torch.randn(2, 7, 16), sequence_parallel=True)
+    plan = found.plan(3)
     assert Counter(c.phase for c in plan.around) == Counter(backward=begins, forward=ends)
     found.verify(3, plan).raise_for_failure()
 
 
 def test_a_cut_value_that_is_written_in_place_is_what_was_written() -> None:
     """Its gradient, of which a rank has its positions, is gathered for what wrote."""
-    found = Verifier(Writing(), example=torch.randn(2, 7, 16))
-    assert found.verify(3, found.plan(3, sequence_parallel=True)).exact
+    found = Verifier(Writing(), example=torch.randn(2, 7, 16), sequence_parallel=True)
+    assert found.verify(3, found.plan(3)).exact
 
 
 def test_what_cannot_be_cut_says_why() -> None:
-    found = Verifier(Folded(), example=torch.randn(2, 6, 16))
-    plan = found.plan(2, sequence_parallel=True)
+    found = Verifier(Folded(), example=torch.randn(2, 6, 16), sequence_parallel=True)
+    plan = found.plan(2)
     (unit,) = plan.units
     assert not unit.sequence
     assert not plan.around

@@ -88,7 +88,7 @@ def parallel(folder: Path) -> tuple[list[float], dict[str, torch.Tensor], list[i
     as_torchrun_would()
     from accelerate.data_loader import prepare_data_loader
 
-    from autotp.trainer import ParallelTrainer
+    from autotp import ParallelTrainer
 
     mesh = init_device_mesh("cpu", (DP, TP), mesh_dim_names=("dp", "tp"))
     with Float64():
@@ -112,7 +112,7 @@ def far(found: dict[str, torch.Tensor], true: dict[str, torch.Tensor]) -> float:
 def on_positions(folder: Path) -> tuple[list[float], dict[str, torch.Tensor], set[str]]:
     """Runs on a rank: blocks are checkpointed, and hand on what is cut over positions."""
     as_torchrun_would()
-    from autotp.trainer import ParallelTrainer
+    from autotp import ParallelTrainer
 
     with Float64():
         own = autotp.parallelize(model(), sequence_parallel=True)

@@ -358,6 +358,6 @@ def test_low_rank_adapters_are_cut_with_what_they_correct() -> None:
         backward(parallel)
         return autotp.full_gradients(parallel)
 
-    for own in Subject(verifier.dense, verifier.found).on_ranks(2, run, copy.deepcopy(model).double()):
+    for own in Subject(verifier.dense, verifier.session.found).on_ranks(2, run, copy.deepcopy(model).double()):
         assert close(own, gradients(dense))
         assert all((own[n] is None) == (p.grad is None) for n, p in dense.named_parameters())

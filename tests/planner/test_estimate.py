@@ -17,7 +17,7 @@ from autotp.planner.estimate import Estimate, Time
 from autotp.planner.formula import evaluate, sizes
 from autotp.planner.plan import OutsidePlan, Plan
 from autotp.planner.work import Work, work_of
-from autotp.study import Study
+from autotp.session.study import Study
 from tests.families import FAMILIES
 
 BATCH, SEQUENCE = 4, 64

@@ -15,7 +15,7 @@ from autotp.planner.plan import Plan
 from autotp.planner.settings import parse_setting
 from autotp.planner.spare import padded, shared
 from autotp.planner.why import Why
-from autotp.study import Study
+from autotp.session.study import Study
 from autotp.verify import verify
 from tests.families import FAMILIES, LLAMA_LIKE, MIXTURES, Family
 
@@ -65,7 +65,7 @@ def test_a_setting_that_is_none_says_why(text: str, message: str) -> None:
 def test_a_rule_that_cuts_nothing_there_names_those_that_do(value: str) -> None:
     message = rf"'{value}' is no setting for '\*\.mlp'; the ones there are: replicate, gated_mlp\. --why PARAMETER says"
     with pytest.raises(UsageError, match=message):
-        Study(FAMILIES["llama"].config(), settings={"*.mlp": value})
+        Study(FAMILIES["llama"].config(), settings={"*.mlp": value}).plan(2)
 
 
 @pytest.mark.parametrize(("rule", "other"), [("experts", "whole_experts"), ("whole_experts", "experts")])
@@ -81,7 +81,7 @@ def test_a_pattern_that_matches_nothing_names_the_nearest() -> None:
     with pytest.raises(
         UsageError, match=r"no parameter is at 'model\.layers\.0\.mpl'; did you mean 'model\.layers\.0\.mlp'\?"
     ):
-        Study(FAMILIES["llama"].config(), settings={"model.layers.0.mpl": "replicate"})
+        Study(FAMILIES["llama"].config(), settings={"model.layers.0.mpl": "replicate"}).plan(2)
 
 
 def explained(name: str, tp: int, parameter: str) -> Why:

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from autotp.dispatch.apply import apply_plan, make_compilers
+from autotp.dispatch.apply import apply_plan
 from autotp.planner.cost import wire_bytes
 from autotp.planner.formula import evaluate, sizes
 from autotp.planner.plan import Plan
@@ -48,7 +48,7 @@ def test_predicted_bytes_are_sent(name: str) -> None:
     verifier = Verifier(FAMILIES[name].config())
     for tp in (2, 4) if name == "phi3" else (2,):
         plan = verifier.plan(tp)
-        compilers = make_compilers(plan, verifier.found)
+        compilers = verifier.session.compilers(plan)
 
         def step(ranks: Ranks, plan: Plan = plan, compilers=compilers) -> list[CollectiveCall]:  # type: ignore[no-untyped-def]
             parallel = apply_plan(copy.deepcopy(verifier.dense), plan, ranks, compilers)

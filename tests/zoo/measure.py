@@ -15,7 +15,7 @@ from unittest.mock import patch
 import torch
 
 from autotp.capture.grouped import GroupedProducts
-from autotp.dispatch.apply import apply_plan, make_compilers
+from autotp.dispatch.apply import apply_plan
 from autotp.huggingface.models import can_generate
 from autotp.planner.plan import Plan
 from autotp.planner.survey import survey
@@ -93,10 +93,12 @@ def _verifier(kind: Kind) -> Verifier:
             return survey(model, *args)
 
     with (
-        patch("autotp.verify.verifier.survey", watched),
+        patch("autotp.session.pipeline.survey", watched),
         patch("autotp.verify.verifier.examples_for", lambda *_: examples),
     ):
-        return Verifier(model)
+        verifier = Verifier(model)
+        assert verifier.session.is_surveyed
+        return verifier
 
 
 def _prompt(model: Any) -> torch.Tensor:
@@ -146,7 +148,7 @@ def _worst(differences: Sequence[Difference]) -> float:
 def _compare_tokens(verifier: Verifier, plan: Plan, written: torch.Tensor | str) -> str:
     if isinstance(written, str):
         return written
-    compilers = make_compilers(plan, verifier.found, verifier.folders)
+    compilers = verifier.session.compilers(plan)
 
     def rank_run(ranks: Ranks) -> torch.Tensor:
         return _write(apply_plan(copy.deepcopy(verifier.dense), plan, ranks, compilers))

@@ -11,21 +11,21 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from .axes.layout import Factors, parts_of
-from .capture.record import record
-from .capture.signature import call_site
-from .capture.units import Unit
-from .errors import PlanError, TraceError
-from .placement.place import Placement
-from .planner.assemble import collective_plan
-from .planner.cost import Workload, hardware
-from .planner.plan import CollectivePlan, Plan, UnitPlan
-from .planner.survey import Example, Survey
-from .planner.weigh import Weigher
-from .planner.work import placed_as_planned
-from .runtime.ranks import CollectiveLog, Ranks
-from .runtime.sequence import CutSequence, cut_over_positions, made_whole
-from .runtime.settled import settle
+from ..axes.layout import Factors, parts_of
+from ..capture.record import record
+from ..capture.signature import call_site
+from ..capture.units import Unit
+from ..errors import PlanError, TraceError
+from ..placement.place import Placement
+from ..planner.assemble import collective_plan
+from ..planner.cost import Workload, hardware
+from ..planner.plan import CollectivePlan, Plan, UnitPlan
+from ..planner.survey import Example, Survey
+from ..planner.weigh import Weigher
+from ..planner.work import placed_as_planned
+from ..runtime.ranks import CollectiveLog, Ranks
+from ..runtime.sequence import CutSequence, cut_over_positions, made_whole
+from ..runtime.settled import settle
 
 Placed: TypeAlias = tuple[Placement, Weigher]
 

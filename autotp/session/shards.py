@@ -3,37 +3,48 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from torch import nn
 
-from .api import check_size
-from .checkpoint import ranked, save
-from .checkpoint.folder import WEIGHTS, inside
-from .checkpoint.full import state_of
-from .checkpoint.lazy import Lazy, read
-from .checkpoint.marker import MARKER, STAGING
-from .checkpoint.progress import bar
-from .checkpoint.target import Target
-from .checkpoint.write import Writer
-from .dispatch.apply import apply_plan, check_plan, make_compilers
-from .errors import UsageError
-from .gate import accept
-from .huggingface import pretrained
-from .huggingface.examples import examples_for
+from ..checkpoint import ranked, save
+from ..checkpoint.folder import WEIGHTS, inside
+from ..checkpoint.full import state_of
+from ..checkpoint.lazy import Lazy, read
+from ..checkpoint.marker import MARKER, STAGING
+from ..checkpoint.progress import bar
+from ..checkpoint.target import Target
+from ..checkpoint.write import Writer
+from ..dispatch.apply import apply_plan, make_compilers
+from ..errors import UsageError
+from ..huggingface import pretrained
+from ..planner.cost import DEFAULT_HARDWARE, Workload
+from ..planner.plan import Plan
+from ..runtime.cut.origin import IsCut
+from ..runtime.simulate import alone
+from .arguments import check_size
 from .opening import Opened, first_names, open_checkpoint, part_of_rank
-from .planner.make import make_plan
-from .planner.plan import Plan
-from .planner.survey import survey
-from .runtime.cut.origin import IsCut
-from .runtime.simulate import alone
+from .pipeline import Session
 
 SHARD, MERGE = "autotp.shard", "autotp.merge"
 
 
-def shard(source: str | Path, out: str | Path, tp: int, *, plan: Plan | None = None, overwrite: bool = False) -> Plan:
+def shard(
+    source: str | Path,
+    out: str | Path,
+    tp: int,
+    *,
+    plan: Plan | None = None,
+    hardware: str = DEFAULT_HARDWARE,
+    tokens: int = Workload.tokens,
+    settings: Mapping[str, str] | None = None,
+    gather_logits: bool = True,
+    sequence_parallel: bool = False,
+    rules: Sequence[str | Path] = (),
+    overwrite: bool = False,
+) -> Plan:
     """Cut an ordinary checkpoint into one folder a rank, which `autotp.from_pretrained` opens without cutting.
 
     Needs no process group and never holds more than one whole tensor; returns the plan.
@@ -43,6 +54,7 @@ def shard(source: str | Path, out: str | Path, tp: int, *, plan: Plan | None = N
         out: the folder to write, new or empty.
         tp: number of ranks.
         plan: how to cut; made here unless given.
+        hardware, tokens, settings, gather_logits, sequence_parallel, rules: as for `autotp.plan`.
         overwrite: whether to replace what an earlier `shard` wrote there, when everything is written.
 
     Raises:
@@ -56,13 +68,19 @@ def shard(source: str | Path, out: str | Path, tp: int, *, plan: Plan | None = N
     if opened.plan is not None:
         raise UsageError(f"{source} is cut for {opened.plan.tp} ranks already; run autotp merge first")
     model = opened.model
-    if plan is not None:
-        check_plan(model, plan, tp)
-    found = survey(model, examples_for(model, None))
+    session = Session(
+        model,
+        hardware=hardware,
+        tokens=tokens,
+        settings=settings,
+        gather_logits=gather_logits,
+        sequence_parallel=sequence_parallel,
+        rules=rules,
+    )
     if plan is None:
-        plan = make_plan(model, found, tp)
+        plan = session.plan(tp)
     else:
-        accept(model, plan, tp, found)
+        session.accepted(plan, tp)
     apply_plan(model, plan, alone(tp), make_compilers(plan, None))
     with target.written() as new:
         copy_others(opened.folder, new)

@@ -7,47 +7,52 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
-import transformers
-from transformers import PreTrainedModel
+from torch import nn
 
-from .axes.rules import RULES
-from .dispatch.apply import check_plan
-from .errors import PlanError
-from .planner.plan import Plan
-from .planner.survey import fingerprint_of
+from ..axes.rules import RULES
+from ..dispatch.apply import check_plan
+from ..errors import PlanError
+from ..huggingface import models
+from ..planner.plan import Plan
+from ..planner.survey import fingerprint_of
+from .pipeline import Session
 
 FOLDER_VARIABLE = "AUTOTP_CACHE"
+PACKAGE = Path(__file__).parents[1]
 logger = logging.getLogger("autotp")
 
 
-def cached_plan(model: PreTrainedModel, tp: int, rules: Iterable[Path], make: Callable[[], Plan]) -> Plan:
-    """The plan that `make` gives, or the one it gave before for an equal model, in this or another process.
+def cached_plan(session: Session, tp: int) -> Plan:
+    """The plan of a session, or the one that was made before for an equal one, in this or another process.
 
-    Equal are: names, shapes and dtypes of parameters, the configuration, the source files of every class in the model, all
-    rules, and the versions of autotp (its sources), torch and transformers. A folder that cannot be read or written only
-    costs time.
+    Equal are: names, shapes and dtypes of parameters, the configuration, what was asked for, the source files of every class
+    in the model, all rules, and the versions of autotp (its sources), torch and transformers. A folder that cannot be read or
+    written only costs time.
     """
-    file = _folder() / f"{_key(model, tp, rules)}.json"
+    model = session.module
+    file = _folder() / f"{_key(session, tp)}.json"
     try:
         plan = Plan.load(file)
         check_plan(model, plan, tp)
         return plan
     except PlanError:
-        plan = make()
+        plan = session.plan(tp)
     _keep(file, plan.to_json())
     return plan
 
 
-def once(model: PreTrainedModel, plan: Plan, rules: Iterable[Path], prove: Callable[[], object]) -> None:
-    """Prove that a plan is sound for a model, unless that was done before for an equal plan and an equal model."""
+def accept_once(session: Session, plan: Plan, tp: int) -> None:
+    """Prove that a plan is sound for a session's model, unless that was done before for an equal plan and an equal session."""
+    check_plan(session.module, plan, tp)
     text = plan.to_json()
-    file = _folder() / f"{_key(model, plan.tp, rules)}-{hashlib.sha256(text.encode()).hexdigest()}.proved"
+    file = _folder() / f"{_key(session, tp)}-{hashlib.sha256(text.encode()).hexdigest()}.proved"
     if not file.is_file():
-        prove()
+        session.accepted(plan, tp)
         _keep(file, "")
 
 
@@ -66,22 +71,30 @@ def _folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "autotp" / "plans"
 
 
-def _key(model: PreTrainedModel, tp: int, rules: Iterable[Path]) -> str:
-    versions = torch.__version__, transformers.__version__
+def _key(session: Session, tp: int) -> str:
+    model: Any = session.module
+    asked = (
+        session.machine,
+        session.workload,
+        sorted(session.settings.items()),
+        session.gather_logits,
+        session.sequence_parallel,
+    )
+    versions = torch.__version__, models.VERSION
     dtypes = sorted({str(parameter.dtype) for parameter in model.parameters()})
     config = sorted(vars(model.config).items(), key=lambda entry: entry[0])
-    digest = hashlib.sha256(repr((versions, tp, fingerprint_of(model), dtypes, config)).encode())
-    for file in _sources(model, rules):
+    digest = hashlib.sha256(repr((versions, tp, fingerprint_of(model), dtypes, config, asked)).encode())
+    for file in _sources(model, session.folders):
         digest.update(str(file).encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()
 
 
-def _sources(model: PreTrainedModel, rules: Iterable[Path]) -> Iterator[Path]:
+def _sources(model: nn.Module, rules: Iterable[Path]) -> Iterator[Path]:
     """Every file that decides about a plan, but those of installed versions that do not change."""
     modules = {type(module).__module__ for module in model.modules()} - {"builtins"}
     files = (getattr(sys.modules.get(name), "__file__", None) for name in sorted(modules))
     yield from (Path(file) for file in files if file)
-    for folder, pattern in ((Path(__file__).parent, "*.py"), *((folder, "*.toml") for folder in (RULES, *rules))):
+    for folder, pattern in ((PACKAGE, "*.py"), *((folder, "*.toml") for folder in (RULES, *rules))):
         yield from sorted(folder.rglob(pattern))
 
 

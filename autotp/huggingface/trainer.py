@@ -15,10 +15,10 @@ from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 from transformers import Trainer, TrainingArguments
 
-from .checkpoint.full import state_of
-from .errors import UsageError
-from .runtime.ranks import Ranks
-from .weights import save_pretrained
+from ..checkpoint.full import state_of
+from ..errors import UsageError
+from ..runtime.ranks import Ranks
+from .saving import save_pretrained
 
 MSG_ALONE = (
     "the gradients of this model are not averaged over its {replicas} replicas; call"

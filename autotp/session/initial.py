@@ -10,14 +10,14 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from .checkpoint.agree import share, together
-from .checkpoint.full import state_of
-from .checkpoint.load import parts_of, put
-from .checkpoint.tape import Place, Tape, record
-from .dispatch.apply import Parallel
-from .errors import UsageError, in_one_line
-from .huggingface import models
-from .runtime.slices import take
+from ..checkpoint.agree import share, together
+from ..checkpoint.full import state_of
+from ..checkpoint.load import parts_of, put
+from ..checkpoint.tape import Place, Tape, record
+from ..dispatch.apply import Parallel
+from ..errors import UsageError, in_one_line
+from ..huggingface import models
+from ..runtime.slices import take
 
 Model = TypeVar("Model", bound=nn.Module)
 INITIALIZE = "autotp.initialize"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -10,66 +9,39 @@ from typing import Any
 
 import torch
 
-from .api import Source, check_size, rule_folders
-from .boundaries import with_boundaries
-from .capture.clone import on_meta
-from .dispatch.apply import check_plan
-from .errors import AutotpError, UsageError
-from .huggingface import models, tp_plan
-from .huggingface.examples import examples_for
-from .huggingface.losses import reading_of_logits
-from .planner.assemble import collective_plan
-from .planner.cost import DEFAULT_HARDWARE, Workload, hardware
-from .planner.estimate import Estimate, estimate
-from .planner.make import make_plan
-from .planner.plan import Plan, UnitPlan
-from .planner.settings import apply_settings
-from .planner.survey import Survey, survey
-from .planner.why import Why, why
-from .planner.work import Work, placed_as_planned, work_of
-from .report.diff import make_diff
-from .report.export import export
+from ..capture.clone import on_meta
+from ..dispatch.apply import check_plan
+from ..errors import AutotpError, UsageError
+from ..huggingface import models, tp_plan
+from ..huggingface.losses import reading_of_logits
+from ..planner.assemble import collective_plan
+from ..planner.estimate import Estimate, estimate
+from ..planner.plan import Plan, UnitPlan
+from ..planner.survey import Survey, survey
+from ..planner.why import Why, why
+from ..planner.work import Work, placed_as_planned, work_of
+from ..report.export import export
+from .arguments import Source
+from .pipeline import Session
 
 PRECISION = torch.bfloat16  # of two bytes, as plans count
 
 
-class Study:
-    """A model surveyed once. Needs no weights, no GPU and no process group; the model is left as it is.
+class Study(Session):
+    """A session that also tells: what plans of several sizes cost, and why they are as they are.
 
     Args:
-        model, hardware, tokens, rules: as for `autotp.plan`.
-        example: as for `autotp.plan`.
-        settings: parts of the model that are left whole, as `{"model.layers.*.mlp": "replicate"}`.
-        sequence_parallel: as for `autotp.plan`.
-
-    Raises:
-        UsageError: an argument is wrong. RuleError: a rule file is wrong.
+        model: as for `autotp.plan`.
+        options: those of a session.
     """
 
-    def __init__(
-        self,
-        model: Source,
-        *,
-        example: object = None,
-        hardware_name: str = DEFAULT_HARDWARE,
-        tokens: int = Workload.tokens,
-        rules: Sequence[str | Path] = (),
-        settings: Mapping[str, str] | None = None,
-        sequence_parallel: bool = False,
-    ) -> None:
-        self.folders = rule_folders(rules)
-        self.machine, self.workload = hardware(hardware_name, self.folders), Workload(tokens=tokens)
-        self.module, self.example, self.sequence_parallel = models.resolve(model), example, sequence_parallel
-        found = survey(self.module, examples_for(self.module, example), self.folders)
-        self.found = apply_settings(self.module, found, settings or {})
+    def __init__(self, model: Source, **options: Any) -> None:
+        super().__init__(models.resolve(model), **options)
 
     def plan(self, tp: int) -> Plan:
-        """The best plan for so many ranks."""
-        check_size(tp)
-        made = make_plan(
-            self.module, self.found, tp, self.machine, self.workload, sequence_parallel=self.sequence_parallel
-        )
-        return replace(self._bounded(made), loss=self.loss) if tp > 1 else made
+        """The best plan for so many ranks, with a sentence on the loss."""
+        made = super().plan(tp)
+        return replace(made, loss=self.loss) if self.gather_logits and tp > 1 else made
 
     @cached_property
     def loss(self) -> str:
@@ -79,10 +51,7 @@ class Study:
     def read(self, plan: Plan) -> Plan:
         """An edited plan with the collectives that its layouts need. Raises PlanError or UnsoundPlanError if it is refused."""
         check_plan(self.module, plan, plan.tp)
-        return self._bounded(make_diff(self.module, self.found, plan, self.folders).plan)
-
-    def _bounded(self, plan: Plan) -> Plan:
-        return with_boundaries(self.module, self.found, plan, examples_for(self.module, self.example)[0], self.folders)
+        return self.bounded(self.diff(plan).plan)
 
     def why(self, plan: Plan, parameter: str) -> Why:
         """Why one parameter is placed as it is. Raises UsageError naming the nearest parameter for an unknown one."""
@@ -102,8 +71,7 @@ class Study:
     def export(self, plan: Plan, system: str) -> Any:
         """A plan for another system, as plain data. Raises PlanError for one that it cannot express, with the reason."""
         check_plan(self.module, plan, plan.tp)
-        diff = make_diff(self.module, self.found, plan, self.folders)
-        return export(self.module, diff, system, examples_for(self.module, self.example))
+        return export(self.module, self.diff(plan), system, self.examples)
 
     def against(self, plan: Plan, other: str | Path) -> tuple[Plan, str]:
         """What transformers would do instead, and what to call it: with its own styles for this model ("tp_plan"), with
@@ -123,7 +91,7 @@ class Study:
             found = survey(model, [((), call) for call in models.cached_inputs(model)], self.folders)
             if not found.failures.keys() - self.found.failures.keys():
                 return found
-        return survey(model, examples_for(model, self.example), self.folders)
+        return survey(model, self.examples, self.folders)
 
     def _without_backward(self, plan: Plan) -> Plan:
         """The plan as it holds where nothing is kept for a backward: no unit is cut over positions."""

@@ -11,13 +11,13 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils import _pytree as pytree
 
-from .errors import UsageError
-from .runtime.ranks import ProcessRanks, Ranks
+from ..errors import UsageError
+from ..runtime.ranks import ProcessRanks, Ranks
 
 MSG_AVERAGED = (
     "DistributedDataParallel would average the gradients of different slices: its process group has ranks {others} of this"
     " rank's tensor-parallel group; give it the group of the replicas, process_group=mesh['dp'].get_group(), or train with"
-    " autotp.trainer.ParallelTrainer"
+    " autotp.ParallelTrainer"
 )
 
 

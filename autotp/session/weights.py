@@ -1,8 +1,8 @@
-"""Weights in and out of a parallel model: `autotp.from_pretrained` and `autotp.save_pretrained`."""
+"""`autotp.from_pretrained`: a checkpoint as one rank's part of a parallel model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -11,28 +11,24 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from .api import join_ranks, process_ranks, rule_folders
-from .capture.clone import on_meta
-from .checkpoint import save
-from .checkpoint.agree import share, together
-from .checkpoint.full import state_of
-from .checkpoint.load import fill, loading, report
-from .checkpoint.target import Target
-from .dispatch.apply import apply_plan, check_plan, make_compilers
-from .dispatch.compiler import Compiler
-from .errors import PlanError, UsageError
-from .gate import accept
-from .huggingface import adapters, models, pretrained
-from .huggingface.examples import examples_for
+from ..capture.clone import on_meta
+from ..checkpoint.agree import share
+from ..checkpoint.full import state_of
+from ..checkpoint.load import fill, loading, report
+from ..dispatch.apply import apply_plan, make_compilers
+from ..dispatch.compiler import Compiler
+from ..errors import PlanError, UsageError
+from ..planner.cost import DEFAULT_HARDWARE, Workload
+from ..planner.plan import Plan, UnitPlan
+from ..runtime.ranks import Ranks
+from .arguments import rule_folders
+from .groups import join_ranks, process_ranks
 from .opening import Opened, open_checkpoint, part_of_rank
-from .plan_cache import cached_plan, once
-from .planner.make import make_plan
-from .planner.plan import Plan, UnitPlan
-from .planner.survey import survey
-from .runtime.ranks import Ranks
+from .pipeline import Session
+from .plan_cache import accept_once, cached_plan
 
 T = TypeVar("T")
-LOAD, SAVE = "autotp.from_pretrained", "autotp.save_pretrained"
+LOAD = "autotp.from_pretrained"
 ARRIVE_S = 600.0
 MSG_OTHER_SIZE = "{folder} is cut for {tp} ranks, not for {size}; run autotp merge, and load or cut what it writes"
 
@@ -44,7 +40,13 @@ def from_pretrained(
     mesh: DeviceMesh | None = None,
     dtype: torch.dtype | str | None = None,
     plan: Plan | None = None,
+    gather_logits: bool = True,
+    sequence_parallel: bool = False,
+    sum_in_float32: bool = False,
     device: torch.device | str | None = None,
+    hardware: str = DEFAULT_HARDWARE,
+    tokens: int = Workload.tokens,
+    settings: Mapping[str, str] | None = None,
     rules: Sequence[str | Path] = (),
 ) -> Any:
     """Load a transformers model as one rank's part of a tensor-parallel one; each rank reads only what it keeps.
@@ -61,45 +63,50 @@ def from_pretrained(
         plan: a plan from `autotp.plan`. Unless given, rank 0 makes it, and keeps it in `$AUTOTP_CACHE` (`~/.cache/autotp/plans`
             unless set) for the next time an equal model is loaded.
         device: where this rank computes and its weights go, as for `autotp.parallelize`.
-        rules: as for `autotp.plan`.
+        gather_logits, sequence_parallel, sum_in_float32, hardware, tokens, settings, rules: as for `autotp.parallelize`.
 
     Raises:
         CheckpointError: a file is missing or cut off, a tensor is missing, unexpected or of a wrong shape. The message
             names file and tensor and is the same on all ranks; no rank has computed anything then.
         UsageError: no process group, or a wrong argument. PlanError: the plan is for another model or group, or unsound.
     """
-    ranks, folders = process_ranks(tp, mesh, device), rule_folders(rules)
-    return place(lambda: open_checkpoint(source, dtype), ranks, plan, folders)
+    ranks = process_ranks(tp, mesh, device)
+    ranks.sum_in_float32 = sum_in_float32
+    return place(
+        lambda: open_checkpoint(source, dtype),
+        ranks,
+        plan,
+        hardware=hardware,
+        tokens=tokens,
+        settings=settings,
+        gather_logits=gather_logits,
+        sequence_parallel=sequence_parallel,
+        rules=rule_folders(rules),
+    )
 
 
-def place(
-    opening: Callable[[], Opened],
-    ranks: Ranks,
-    plan: Plan | None = None,
-    rules: tuple[Path, ...] = (),
-) -> Any:
-    """Open a checkpoint, make its model one rank's part of a parallel one, and read that part.
+def place(opening: Callable[[], Opened], ranks: Ranks, plan: Plan | None = None, **options: Any) -> Any:
+    """Open a checkpoint, make its model one rank's part of a parallel one, and read that part; `options` are a session's.
 
     The ranks meet twice: when all have opened the checkpoint and agree on a plan, and when all have read.
     """
-    opened, found = _Later(opening), _Later(lambda: survey(opened().model, examples_for(opened().model, None), rules))
-    dense = _Later(lambda: on_meta(opened().model))
+    opened = _Later(opening)
+    session, dense = _Later(lambda: Session(opened().model, **options)), _Later(lambda: on_meta(opened().model))
 
     def choose() -> str:
-        chosen, model = _given(opened(), plan, ranks.size), opened().model
+        chosen = _given(opened(), plan, ranks.size)
         if ranks.rank == 0 and chosen is None:
-            chosen = cached_plan(model, ranks.size, rules, lambda: make_plan(model, found(), ranks.size))
+            chosen = cached_plan(session(), ranks.size)
         elif ranks.rank == 0 and chosen is not None:
-            given = chosen
-            check_plan(model, given, ranks.size)
-            once(model, given, rules, lambda: accept(model, given, ranks.size, found(), rules))
+            accept_once(session(), chosen, ranks.size)
         elif ranks.rank:
             dense()  # meanwhile
         return "" if chosen is None else chosen.to_json()
 
     plan = _agreed(share(ranks, LOAD, choose, ARRIVE_S))
-    model, structure = opened().model, dense()
-    compilers = make_compilers(plan, found.value, rules)
+    model, later = opened().model, Session(dense(), **options)
+    is_surveyed = session().is_surveyed
+    compilers = make_compilers(plan, session().found if is_surveyed else None, session().folders)
 
     def read() -> str:
         apply_plan(model, plan, ranks, compilers)
@@ -115,8 +122,8 @@ def place(
     if ranks.rank == 0:
         report(loading(model), read_by)
     join_ranks(model, ranks, by_store=True)
-    if found.value is None:
-        _SurveyLater(structure, plan, rules, compilers).attach(model)
+    if not is_surveyed:
+        _SurveyLater(later, plan, compilers).attach(model)
     return model
 
 
@@ -156,9 +163,8 @@ def _agreed(plans: Sequence[str]) -> Plan:
 class _SurveyLater:
     """What running a model needs to know beyond its plan is found out at its first forward, not while it loads."""
 
-    dense: nn.Module
+    session: Session
     plan: Plan
-    rules: tuple[Path, ...]
     compilers: dict[UnitPlan, Compiler]
 
     def attach(self, model: nn.Module) -> None:
@@ -172,60 +178,7 @@ class _SurveyLater:
 
     def __call__(self) -> None:
         with torch.inference_mode(False), torch.enable_grad():
-            found = survey(self.dense, examples_for(self.dense, None), self.rules)
-        for unit, compiler in make_compilers(self.plan, found, self.rules).items():
+            made = self.session.compilers(self.plan)
+        for unit, compiler in made.items():
             known = self.compilers[unit]
             known.varying, known.unread, known.surveyed = compiler.varying, compiler.unread, compiler.surveyed
-
-
-def save_pretrained(
-    model: nn.Module, folder: str | Path, *, max_shard_size: int | str = "50GB", overwrite: bool = True
-) -> None:
-    """Write a parallel transformers model as an ordinary checkpoint, which `AutoModel.from_pretrained` opens; of one of
-    peft's the adapters, which `PeftModel.from_pretrained` opens.
-
-    Every rank must call it; rank 0 puts one tensor after the other together and writes it. The folder is replaced in one
-    step at the end, so an error or a killed process leaves what was there. Of the files that are there only those that an
-    earlier call wrote are replaced: others, such as a tokenizer's, stay, and weights of others are refused.
-
-    Args:
-        model: what `from_pretrained` or `parallelize` returned.
-        folder: where to write.
-        max_shard_size: size of the largest file, such as "5GB".
-        overwrite: whether to replace what an earlier call wrote.
-
-    Raises:
-        CheckpointError: a file cannot be written, or somebody else's would be replaced; the message names it and the tensor,
-            and is the same on all ranks.
-        UsageError: some rank did not call it, or the model is not parallel or not from transformers.
-    """
-    ranks = state_of(model).ranks
-    if adapters.is_adapted(model):
-        _save_adapters(model, Target(Path(folder), SAVE, overwrite, True, adapters.is_adapters), ranks)
-        return
-    if not models.is_transformers_model(model):
-        raise UsageError(
-            f"{type(model).__name__} is no transformers model, so it has no checkpoint format of its own; save what"
-            " autotp.full_state_dict(model) returns"
-        )
-    tensors = save.gathered(model)
-    files = pretrained.original_format(model, tensors)
-    metadata = {"total_parameters": pretrained.dense_twin(model, tensors).num_parameters()}
-
-    def write_configs(new: Path) -> None:
-        pretrained.write_configs(model, new)  # type: ignore[arg-type]
-
-    target = Target(Path(folder), SAVE, overwrite, True, save.is_weights)
-    save.save(files, target, ranks, max_shard_size, metadata, write_configs)
-
-
-def _save_adapters(model: nn.Module, target: Target, ranks: Ranks) -> None:
-    ranks.exchange("", SAVE, save.PATIENCE_S)
-    tensors = adapters.whole_adapters(model)
-
-    def write() -> None:
-        if ranks.rank == 0 and ranks.replica == 0:
-            with target.written() as new:
-                adapters.write_adapters(model, new, tensors)
-
-    together(ranks, SAVE, write)

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from autotp.huggingface.models import build_model
-from autotp.plan_cache import FOLDER_VARIABLE, cached_plan
 from autotp.planner.plan import OutsidePlan, Plan
 from autotp.planner.survey import fingerprint_of, parameter_owners
+from autotp.session.pipeline import Session
+from autotp.session.plan_cache import FOLDER_VARIABLE, cached_plan
 from tests.checkpoint.models import config_of
 
 MODEL = build_model(config_of("gpt2"))
@@ -31,16 +32,21 @@ def plan_of(tp: int) -> Plan:
     return Plan(1, "GPT2LMHeadModel", fingerprint_of(MODEL), tp, "none", 4096, 2, (), left, tied)
 
 
-def made(model: Any, tp: int = 2, rules: tuple[Path, ...] = ()) -> bool:
-    """Whether a plan had to be made."""
-    calls = []
+class Asked(Session):
+    """A session that notes which plans it was asked for."""
 
-    def make() -> Plan:
-        calls.append(tp)
+    calls: tuple[int, ...] = ()
+
+    def plan(self, tp: int) -> Plan:
+        self.calls += (tp,)
         return plan_of(tp)
 
-    assert cached_plan(model, tp, rules, make) == plan_of(tp)
-    return bool(calls)
+
+def made(model: Any, tp: int = 2, **options: Any) -> bool:
+    """Whether a plan had to be made."""
+    session = Asked(model, **options)
+    assert cached_plan(session, tp) == plan_of(tp)
+    return bool(session.calls)
 
 
 def test_an_equal_model_is_planned_once() -> None:
@@ -59,6 +65,15 @@ def test_whatever_could_change_a_plan_makes_another(tmp_path: Path, monkeypatch:
     (tmp_path / "ops").mkdir()
     (tmp_path / "ops" / "own.toml").write_text("")
     assert made(MODEL, rules=(tmp_path,))
+    for wish in (
+        {"settings": {"h.0": "replicate"}},
+        {"sequence_parallel": True},
+        {"gather_logits": False},
+        {"tokens": 8},
+    ):
+        assert made(MODEL, **wish)
+        assert not made(MODEL, **wish)
+    assert made(MODEL, hardware="cpu-gloo")
     monkeypatch.setattr(torch, "__version__", "2.99.0")
     assert made(MODEL)
 

@@ -11,18 +11,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from .checkpoint import ranked
-from .checkpoint.folder import read_folder
-from .checkpoint.full import state_of
-from .checkpoint.lazy import Lazy
-from .checkpoint.load import empty
-from .checkpoint.marker import MARKER
-from .checkpoint.replace import settle
-from .checkpoint.stored import InMemory, Stored
-from .checkpoint.target import saying
-from .errors import CheckpointError
-from .huggingface import models, pretrained
-from .planner.plan import Plan
+from ..checkpoint import ranked
+from ..checkpoint.folder import read_folder
+from ..checkpoint.full import state_of
+from ..checkpoint.lazy import Lazy
+from ..checkpoint.load import empty
+from ..checkpoint.marker import MARKER
+from ..checkpoint.replace import settle
+from ..checkpoint.stored import InMemory, Stored
+from ..checkpoint.target import saying
+from ..errors import CheckpointError
+from ..huggingface import models, pretrained
+from ..planner.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from torch import nn
-
-from .dispatch.apply import check_plan
-from .errors import AutotpError, PlanError, UnsoundPlanError, in_one_line
-from .planner.assemble import collective_plan
-from .planner.cost import Workload, hardware
-from .planner.plan import Plan
-from .planner.survey import Survey
-from .planner.work import placed_as_planned
+from ..errors import AutotpError, PlanError, UnsoundPlanError, in_one_line
+from ..planner.assemble import collective_plan
+from ..planner.cost import Workload, hardware
+from ..planner.plan import Plan
+from ..planner.survey import Survey
+from ..planner.work import placed_as_planned
 
 MSG_NOT_TRACED = (
     "the plan cuts the unit {unit}, which this model is not traced in; make the plan anew with autotp.plan(...)"
@@ -21,13 +18,12 @@ MSG_NOT_TRACED = (
 MSG_NOT_PLACED = "no placement is known for {unit} under the plan's layouts ({error}); make the plan anew"
 
 
-def accept(model: nn.Module, plan: Plan, tp: int, found: Survey, rules: tuple[Path, ...] = ()) -> Plan:
-    """Prove that a plan is sound for a surveyed model: every unit that it cuts is placed, forward and backward, and the verifier
-    of placements finds no flaw. Returns it with the collectives that its layouts need; the model is left as it is.
+def accept(plan: Plan, found: Survey, rules: tuple[Path, ...] = ()) -> Plan:
+    """Prove that a plan of a surveyed model's parameters is sound: every unit that it cuts is placed, forward and backward, and
+    the verifier of placements finds no flaw. Returns it with the collectives that its layouts need.
 
-    Raises PlanError if the plan is for another model or number of ranks, UnsoundPlanError or PlacementError if it is unsound.
+    Raises PlanError if the plan has other units than the model, UnsoundPlanError or PlacementError if it is unsound.
     """
-    check_plan(model, plan, tp)
     machine, workload = hardware(plan.hardware, rules), Workload(plan.tokens, plan.element_bytes)
     shapes = {unit.path: unit.shape for unit in found.units}
     units = []
@@ -39,7 +35,7 @@ def accept(model: nn.Module, plan: Plan, tp: int, found: Survey, rules: tuple[Pa
         if traced is None:
             raise PlanError(MSG_NOT_TRACED.format(unit=name))
         try:
-            placement, weigher = placed_as_planned(unit, traced, machine, workload, rules, tp)
+            placement, weigher = placed_as_planned(unit, traced, machine, workload, rules, plan.tp)
             units.append(replace(unit, collectives=tuple(map(collective_plan, weigher.collectives(placement)))))
         except AutotpError as error:
             raise type(error)(f"{name}: {error}") from error

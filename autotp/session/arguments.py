@@ -1,0 +1,27 @@
+"""Arguments that the public functions have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ..errors import UsageError
+
+# What a user may name as a model: a module, a transformers configuration, a folder, a config.json or a type name.
+Source: TypeAlias = Any
+
+
+def check_size(tp: object) -> None:
+    """Raises UsageError unless tp is a whole number of at least one."""
+    if isinstance(tp, bool) or not isinstance(tp, int) or tp < 1:
+        raise UsageError(f"tp must be a whole number of at least 1, not {tp!r}")
+
+
+def rule_folders(rules: Sequence[str | Path]) -> tuple[Path, ...]:
+    """Folders of rules as paths. Raises UsageError for one that does not exist."""
+    folders = tuple(Path(folder) for folder in ([rules] if isinstance(rules, (str, Path)) else rules))
+    for folder in folders:
+        if not folder.is_dir():
+            raise UsageError(f"the rules folder {folder} does not exist")
+    return folders

@@ -1,0 +1,114 @@
+"""The pipeline: survey -> plan -> programs, for everything that is public."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from torch import nn
+
+from ..axes.layout import Layout
+from ..dispatch.apply import check_plan, make_compilers
+from ..dispatch.compiler import Compiler
+from ..huggingface import models
+from ..huggingface.examples import examples_for
+from ..planner import cost
+from ..planner.cost import DEFAULT_HARDWARE, Workload
+from ..planner.extend import extend_plan
+from ..planner.make import make_plan
+from ..planner.plan import Plan, UnitPlan
+from ..planner.settings import apply_settings
+from ..planner.survey import Example, Survey, survey
+from ..report.diff.data import Diff
+from ..report.diff.make import make_diff
+from .arguments import check_size, rule_folders
+from .boundaries import with_boundaries
+from .gate import accept
+
+
+class Session:
+    """A dense model and how it is asked to be cut. It is surveyed once, when that is first needed, and left as it is.
+
+    Args:
+        model: the dense module.
+        example, hardware, tokens, settings, gather_logits, sequence_parallel, rules: as for `autotp.plan`.
+
+    Raises:
+        UsageError: an argument is wrong. RuleError: a rule file is wrong.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        example: object = None,
+        hardware: str = DEFAULT_HARDWARE,
+        tokens: int = Workload.tokens,
+        settings: Mapping[str, str] | None = None,
+        gather_logits: bool = True,
+        sequence_parallel: bool = False,
+        rules: Sequence[str | Path] = (),
+    ) -> None:
+        self.module, self.example, self.settings = model, example, dict(settings or {})
+        self.gather_logits, self.sequence_parallel = gather_logits, sequence_parallel
+        self.folders = rule_folders(rules)
+        self.machine, self.workload = cost.hardware(hardware, self.folders), Workload(tokens=tokens)
+
+    @property
+    def knows_inputs(self) -> bool:
+        """Whether it is known what the model is called with."""
+        return self.example is not None or models.is_transformers_model(self.module)
+
+    @property
+    def is_surveyed(self) -> bool:
+        """Whether the model was surveyed before."""
+        return "found" in vars(self)
+
+    @cached_property
+    def examples(self) -> list[Example]:
+        """The calls that the model is surveyed in."""
+        return examples_for(self.module, self.example)
+
+    @cached_property
+    def found(self) -> Survey:
+        """The survey of the model."""
+        return apply_settings(self.module, survey(self.module, self.examples, self.folders), self.settings)
+
+    def plan(self, tp: int) -> Plan:
+        """The best plan for so many ranks."""
+        check_size(tp)
+        made = make_plan(
+            self.module,
+            self.found,
+            tp,
+            self.machine,
+            self.workload,
+            gather_logits=self.gather_logits,
+            sequence_parallel=self.sequence_parallel,
+        )
+        return self.bounded(made)
+
+    def extended(self, plan: Plan, held: Mapping[str, tuple[Layout, ...]]) -> Plan:
+        """A plan made for some of the modules as one for all: the parameters in `held` stay cut as they are."""
+        return self.bounded(extend_plan(plan, self.module, self.found, held, self.machine))
+
+    def bounded(self, plan: Plan) -> Plan:
+        """A plan with what is sent where values cut over positions begin and end."""
+        return with_boundaries(self.module, self.found, plan, self.examples[0], self.folders)
+
+    def accepted(self, plan: Plan, tp: int) -> Plan:
+        """A plan that somebody gives, proved sound, with the collectives that its layouts need.
+
+        Raises PlanError if it is for another model or number of ranks, UnsoundPlanError or PlacementError if it is unsound.
+        """
+        check_plan(self.module, plan, tp)
+        return accept(plan, self.found, self.folders)
+
+    def diff(self, plan: Plan) -> Diff:
+        """What a plan does to the graph of every unit."""
+        return make_diff(self.module, self.found, plan, self.folders)
+
+    def compilers(self, plan: Plan) -> dict[UnitPlan, Compiler]:
+        """What makes the programs of every unit under a plan; traces are used again where the model's inputs are known."""
+        return make_compilers(plan, self.found if self.knows_inputs else None, self.folders)
