@@ -13,7 +13,6 @@ from ..huggingface import models
 from ..huggingface.adapters import say_whole_sizes
 from ..huggingface.checkpointing import keep_checkpointing
 from ..huggingface.generation import keep_in_step
-from ..huggingface.recording import refuse_recordings
 from ..runtime.devices import rank_device
 from ..runtime.ranks import ProcessRanks, Ranks
 from .arguments import check_size
@@ -31,10 +30,9 @@ def process_ranks(
 
 def join_ranks(model: nn.Module, ranks: Ranks, *, by_store: bool = False) -> None:
     """What a parallel model's own methods need to know of its ranks: `generate`, `state_dict`, `load_state_dict`,
-    `gradient_checkpointing_enable`; what it cannot record; and one state of random numbers, by the store if `by_store`."""
+    `gradient_checkpointing_enable`; and one state of random numbers, by the store if `by_store`."""
     if models.can_generate(model):
         keep_in_step(model, ranks)
-    refuse_recordings(model)
     refuse_misuse(model, ranks)
     keep_checkpointing(model)
     say_whole_sizes(model)

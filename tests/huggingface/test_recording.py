@@ -1,38 +1,70 @@
-"""What is inside of blocks cannot be recorded, and says so."""
+"""What transformers records inside of blocks, by hooks, is what the dense model records."""
 
 from __future__ import annotations
 
+import copy
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 import torch
+from torch import nn
 
-from autotp.dispatch.apply import apply_plan, make_compilers
-from autotp.errors import UsageError
-from autotp.huggingface.examples import examples_for
+from autotp.checkpoint.full import full_gradients
 from autotp.huggingface.models import build_model
-from autotp.huggingface.recording import refuse_recordings
-from autotp.planner.make import make_plan
-from autotp.planner.survey import survey
 from autotp.runtime.ranks import Ranks
+from autotp.runtime.simulate import simulate
+from autotp.session.groups import join_ranks
+from autotp.session.parallel import cut_model
+from autotp.session.pipeline import Session
 from tests.families import FAMILIES, MIXTURES
 
+IDS = torch.randint(3, 90, (2, 9), generator=torch.Generator().manual_seed(0))
+KINDS = ("logits", "attentions", "router_logits", "hidden_states")
 
-@pytest.mark.parametrize(("name", "wanted"), [("llama", "output_attentions"), ("qwen2_moe", "output_router_logits")])
-def test_what_no_hook_would_see_is_refused(name: str, wanted: str) -> None:
+
+def tensors(output: Any) -> Iterator[torch.Tensor]:
+    for kind in KINDS:
+        found = getattr(output, kind, None)
+        yield from [found] if isinstance(found, torch.Tensor) else [each for each in found or () if each is not None]
+
+
+def play(model: nn.Module, wanted: str, gradients: Any) -> list[list[torch.Tensor]]:
+    """Four calls, of which every second records, and once more with the model told to."""
+    calls: list[list[torch.Tensor]] = []
+    for options in ({}, {wanted: True}, {}, {wanted: True}, {}):
+        setattr(model.config, wanted, len(calls) == 4)
+        model.zero_grad()
+        found = list(tensors(model(IDS + len(calls), use_cache=False, **options)))
+        torch.stack([each.square().mean() for each in found]).sum().backward()
+        given = gradients(model)
+        calls.append([*(each.detach() for each in found), *(given[name] for name in sorted(given))])
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [("llama", "output_attentions"), ("llama", "output_hidden_states"), ("qwen2_moe", "output_router_logits")],
+)
+@pytest.mark.parametrize("tp", [2, 3])
+def test_what_is_recorded_is_the_dense_models(name: str, wanted: str, tp: int) -> None:
     config = (FAMILIES | MIXTURES)[name].config()
     config._attn_implementation = "eager"  # the others give no weights of attention
-    model = build_model(config, meta=False)
-    found = survey(model, examples_for(model, None))
-    plan = make_plan(model, found, 2)
-    apply_plan(model, plan, Ranks(0, 2), make_compilers(plan, found))
-    refuse_recordings(model)
-    ids = torch.randint(3, 250, (2, 7))
-    with pytest.raises(UsageError, match=f"{wanted}=True records what is inside of blocks"):
-        model(ids, **{wanted: True})
-    setattr(model.config, wanted, True)
-    with pytest.raises(UsageError, match=f"{wanted}=True records what is inside of blocks"):
-        model(ids)
-    setattr(model.config, wanted, False)
-    with pytest.raises(
-        UsageError, match="only planned"
-    ):  # what blocks give is recorded: it gets to the first collective
-        model(ids, output_hidden_states=True)
+    torch.manual_seed(0)
+    dense = build_model(config, meta=False).double()
+    for parameter in dense.parameters():
+        nn.init.normal_(parameter, std=0.2)
+    true = play(copy.deepcopy(dense), wanted, lambda model: {n: p.grad for n, p in model.named_parameters()})
+    assert len(true[1]) == len(true[4]) > len(true[0])
+
+    def rank_run(ranks: Ranks) -> list[list[torch.Tensor]]:
+        model = copy.deepcopy(dense)
+        cut_model(Session(model), ranks)
+        join_ranks(model, ranks)
+        return play(model, wanted, full_gradients)
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "model.layers.* computes some calls with whole weights")
+        for rank in simulate(tp, rank_run):
+            torch.testing.assert_close(rank, true, rtol=1e-9, atol=1e-9)
