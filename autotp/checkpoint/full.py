@@ -31,19 +31,18 @@ def state_of(model: nn.Module) -> Parallel:
 def _present(state: Parallel, path: str, model: nn.Module) -> Parallel:
     """The state with the names that parameters have now: a module around a layer changes those of the layer."""
     held = {join_path(path, name): own for name, own in held_in(model)}
-    layouts, shapes = {n: own.layouts for n, own in held.items()}, {n: own.shape for n, own in held.items()}
+    layouts, shapes = {n: own.layouts for n, own in held.items()}, {n: tuple(own.shape) for n, own in held.items()}
     return state if layouts == state.layouts else replace(state, layouts=layouts, shapes=shapes)
 
 
 def full_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
     """`{name: whole tensor}` in the original layout, on every rank; all ranks must call it."""
-    state = state_of(model)
+    ranks, held = state_of(model).ranks, model.state_dict(keep_vars=True)
+    cut = {name: tensor.origin.layouts for name, tensor in held.items() if isinstance(tensor, IsCut)}
     with parts_only():
         return {
-            name: whole(undivided(tensor.detach()), state.layouts[name], state.ranks)
-            if name in state.layouts
-            else undivided(tensor)
-            for name, tensor in model.state_dict(keep_vars=True).items()
+            name: whole(undivided(tensor.detach()), cut[name], ranks) if name in cut else undivided(tensor)
+            for name, tensor in held.items()
         }
 
 

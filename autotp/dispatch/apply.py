@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import nn
@@ -22,7 +22,7 @@ from ..planner.plan import ParameterPlan, Plan, UnitPlan
 from ..planner.survey import Survey, fingerprint_of
 from ..planner.weigh import Weigher
 from ..runtime.cut import fsdp as fsdp  # it sees parts from here on
-from ..runtime.cut.origin import Origin
+from ..runtime.cut.origin import IsCut, Origin
 from ..runtime.cut.tensor import cut_in_place
 from ..runtime.layers import (
     ColumnParallelLinear,
@@ -35,7 +35,7 @@ from ..runtime.ranks import Ranks
 from ..runtime.settled import settle
 from .aside import WholeForward
 from .compiler import Compiler, tensors_in
-from .held import ATTRIBUTE, HELD, Held, held_in, join_path
+from .held import ATTRIBUTE, held_in, join_path
 from .unit import UnitForward
 
 
@@ -113,12 +113,11 @@ def install(
         if unit.layouts()
         for path in unit.instances
     ]
-    places = _places(model)
     for unit in plan.units:
         for path in unit.instances:
-            _cut_unit(model, path, unit, ranks, places)
-    for name, held in held_in(model):
-        state.layouts[name], state.shapes[name] = held.layouts, held.shape
+            _cut_unit(model, path, unit, ranks)
+    for name, origin in held_in(model):
+        state.layouts[name], state.shapes[name] = origin.layouts, tuple(origin.shape)
     planned = [path for unit in plan.units if unit.layouts() for path in unit.instances]
     for path, module in model.named_modules():
         own = {n: state.layouts[join_path(path, n)] for n in module._parameters if join_path(path, n) in state.layouts}
@@ -167,31 +166,14 @@ def _is_inside(path: str, parent: str) -> bool:
     return path.startswith(parent + ".") or (not parent and bool(path))
 
 
-# Every place of every parameter, by the parameter's identity: (owner, name in it). Tied ones have several.
-Places: TypeAlias = dict[int, list[tuple[nn.Module, str]]]
-
-
-def _places(model: nn.Module) -> Places:
-    places: Places = {}
-    for module in model.modules():
-        for name, parameter in module._parameters.items():
-            if parameter is not None:
-                places.setdefault(id(parameter), []).append((module, name))
-    return places
-
-
-def _cut_unit(model: nn.Module, path: str, unit: UnitPlan, ranks: Ranks, places: Places) -> None:
+def _cut_unit(model: nn.Module, path: str, unit: UnitPlan, ranks: Ranks) -> None:
     for name, layouts in unit.layouts().items():
         owner_path, _, own_name = join_path(path, name).rpartition(".")
         module = model.get_submodule(owner_path)
-        if own_name in module.__dict__.get(HELD, {}):
-            continue  # cut before, or tied to one that is
         whole = module._parameters[own_name]
         assert whole is not None
-        held = Held(layouts, tuple(whole.shape))
-        cut_in_place(whole, Origin(layouts, ranks, join_path(path, name)))
-        for owner, short in places[id(whole)]:
-            owner.__dict__.setdefault(HELD, {})[short] = held
+        if not isinstance(whole, IsCut):  # else it was cut before, or is tied to one that was
+            cut_in_place(whole, Origin(layouts, ranks, join_path(path, name)))
     for parameter in unit.parameters:
         if parameter.name in unit.layouts():
             _swap_layer(model, path, parameter, unit, ranks)

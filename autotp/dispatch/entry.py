@@ -74,7 +74,7 @@ class EntryCode:
             "unit.compiler.refused",
             f"unit.module.training is not {unit.module.training}",
             f"grad() is not {torch.is_grad_enabled()}",
-            "not unit.structure.same_modules()",
+            "not unit.structure.is_same()",
             "not (bound := unit.bounds[contract]).holds()",
         ]
         state = unit.first_parameter()

@@ -62,7 +62,7 @@ class LiveUnit:
         return first_parameter(self.module)
 
     def forget(self) -> None:
-        """Ask again for what depends on which modules there are."""
+        """Ask again for what depends on which modules and parameters there are."""
         for name in ("parts", "_first"):
             vars(self).pop(name, None)
         self.bounds.clear()

@@ -1,9 +1,9 @@
-"""Which modules a unit has within: programs are for these, and others get programs of their own."""
+"""Which modules and parameters a unit has: programs are for these, and others get programs of their own."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
 import torch
@@ -11,23 +11,45 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from ..axes.layout import Layout
-from ..runtime.cut.origin import parts_only
+from ..runtime.cut.origin import IsCut, parts_only
+from ..runtime.layers import ParallelLayer
 from ..runtime.ranks import Ranks
-from .held import held_in
+from .held import held_in, join_path
 
 Signature: TypeAlias = tuple[Any, ...]
 
 
 class Structure:
-    """The modules of a module, as they are when this is made."""
+    """The modules and parameters of a module, as they are when this is made; `is_same()` says if they are still those.
+
+    Every call asks, so the question is one line of Python for this module.
+    """
 
     def __init__(self, module: nn.Module) -> None:
-        self.parents = [(part._modules, tuple(part._modules.values())) for part in module.modules() if part._modules]
-        self.leaves = [part._modules for part in module.modules() if not part._modules]
+        self.modules = tuple(module.modules())
+        self.is_same = self._question()
 
-    def same_modules(self) -> bool:
-        """Returns if no module was put in, taken out or replaced."""
-        return not any(self.leaves) and all(tuple(now.values()) == before for now, before in self.parents)
+    def _question(self) -> Callable[[], bool]:
+        scope: dict[str, Any] = {}
+        terms: list[str] = []
+
+        def named(value: object) -> str:
+            scope[f"v{len(scope)}"] = value
+            return f"v{len(scope) - 1}"
+
+        for part in self.modules:
+            for kind in ("_modules", "_parameters"):
+                held = vars(part)[kind]
+                own = named(held)
+                terms += [
+                    f"{named(vars(part))}[{kind!r}] is {own}",
+                    f"len({own}) == {len(held)}" if held else f"not {own}",
+                ]
+                terms += [f"{own}[{name!r}] is {named(value)}" for name, value in held.items()]
+        text = f"def is_same():\n    try:\n        return {' and '.join(terms)}\n    except KeyError:\n        return False"
+        exec(compile(text, "<autotp structure>", "exec"), scope)
+        question: Callable[[], bool] = scope["is_same"]
+        return question
 
 
 def inner_modules(module: nn.Module) -> Iterator[nn.Module]:
@@ -41,13 +63,29 @@ def layouts_in(module: nn.Module) -> dict[str, tuple[Layout, ...]]:
 
 
 def signature_of(module: nn.Module) -> Signature:
-    """What two modules have in common that may have programs in common: where modules are, which of these are one, and how
-    their parameters are cut."""
+    """What two modules have in common that may have programs in common: where modules and parameters are, which of these are
+    one, of which sizes, and how they are cut."""
     number: dict[int, int] = {}
-    places = [
-        (path, number.setdefault(id(part), len(number))) for path, part in module.named_modules(remove_duplicate=False)
-    ]
-    return tuple(places), tuple(sorted(layouts_in(module).items(), key=lambda item: item[0]))
+    places: list[tuple[Any, ...]] = []
+    for path, part in module.named_modules(remove_duplicate=False):
+        places.append((path, number.setdefault(id(part), len(number)), isinstance(part, ParallelLayer)))
+        for name, own in part._parameters.items():
+            if own is None:
+                places.append((join_path(path, name),))
+                continue
+            cut = own.origin if isinstance(own, IsCut) else None
+            size = tuple(own.shape if cut is None else cut.shape)
+            places.append((join_path(path, name), number.setdefault(id(own), len(number)), size, cut and cut.layouts))
+    return tuple(places)
+
+
+def undo_layers(module: nn.Module) -> None:
+    """Give parallel layers their dense classes back whose parameters are not the ones, cut as they were, any more."""
+    for part in list(module.modules()):
+        if isinstance(part, ParallelLayer):
+            held: Iterable[tuple[str, Any]] = part._parameters.items()
+            if {name: own.origin.layouts for name, own in held if isinstance(own, IsCut)} != part.layouts:
+                ParallelLayer.undo(part)
 
 
 def check_equal(module: nn.Module, ranks: Ranks, path: str) -> None:

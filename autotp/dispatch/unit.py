@@ -28,12 +28,12 @@ from .compiler import Compiler
 from .dynamo import call_in_dynamo
 from .entry import OTHER, Entry, EntryCode
 from .live import LiveUnit
-from .structure import Signature, Structure, check_equal, inner_modules, layouts_in, signature_of
+from .structure import Signature, Structure, check_equal, inner_modules, layouts_in, signature_of, undo_layers
 from .whole import as_dense
 
 MSG_CHANGED = (
-    "modules within {path} were added, taken out or replaced since the model was made parallel; parameters that came so are"
-    " whole on every rank until autotp.parallelize(model) is called again"
+    "modules or parameters within {path} were added, taken out or replaced since the model was made parallel; new parameters"
+    " are whole on every rank until autotp.parallelize(model) is called again"
 )
 MSG_NESTED = (
     "{path} was given a block of the model since the model was made parallel; call autotp.parallelize on the model as it is"
@@ -149,22 +149,24 @@ class UnitForward(LiveUnit):
 
     def site(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallSite:
         """What a call looks like, to the unit as it is now."""
-        if self.structure is None or not self.structure.same_modules():
+        if self.structure is None or not self.structure.is_same():
             self._take_structure()
         return call_site(self.module, args, kwargs)
 
     def _take_structure(self) -> None:
-        """Go on with the modules that the unit has now, and with programs for these.
+        """Go on with the modules and parameters that the unit has now, and with programs for these.
 
         Raises UsageError if one of them is a unit itself, PlacementError if ranks were given different parameters.
         """
-        path, is_copy = self.unit.path or "the model", self.structure is None
+        path = self.unit.path or "the model"
         if any(hasattr(vars(part).get("forward"), OWN_FORWARD) for part in inner_modules(self.module)):
             raise UsageError(MSG_NESTED.format(path=path))
-        self.structure, signature = Structure(self.module), signature_of(self.module)
+        undo_layers(self.module)
+        before, signature = self.structure, signature_of(self.module)
+        self.structure = Structure(self.module)
         self.forget()
         self.entry = None
-        if not is_copy:
+        if before is not None and (before.modules != self.structure.modules or signature != self.signature):
             check_equal(self.module, self.ranks, path)
         if signature != self.signature:
             warnings.warn(MSG_CHANGED.format(path=path), stacklevel=2)

@@ -11,7 +11,6 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from ..checkpoint.full import state_of, undivided, whole
-from ..dispatch.held import HELD
 from ..runtime.cut.origin import parts_only
 from ..runtime.layers import ParallelLayer
 
@@ -32,7 +31,7 @@ def say_whole_sizes(model: nn.Module) -> None:
     """Where peft asks a weight for the sizes of a layer, let it hear those of the whole."""
     for module in model.modules():
         if isinstance(module, ParallelLayer) and isinstance(module, Conv1D):
-            module.weight.ds_shape = module.__dict__[HELD]["weight"].shape  # type: ignore[attr-defined]
+            module.weight.ds_shape = tuple(module.weight.origin.shape)  # type: ignore[attr-defined]
 
 
 def whole_adapters(model: Any) -> dict[str, torch.Tensor]:

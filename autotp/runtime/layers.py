@@ -47,7 +47,7 @@ class ParallelLayer(nn.Module):
     def undo(module: nn.Module) -> None:
         """Give a layer its dense class back; its parameters stay this rank's."""
         if isinstance(module, ParallelLayer):
-            module.__class__ = type(module).__bases__[1]
+            module.__class__ = _dense(type(module))
             for name in ("ranks", "layouts", "padded", "transposed", "apart"):
                 del module.__dict__[name]
 
@@ -88,6 +88,15 @@ def _both(kind: type[ParallelLayer], dense: type[nn.Module]) -> type[ParallelLay
     if (kind, dense) not in _made:
         _made[kind, dense] = type(kind.__name__, (kind, dense), {"__module__": kind.__module__, DENSE_CLASS: dense})
     return _made[kind, dense]
+
+
+def _dense(kind: type) -> type:
+    """The dense class of a made one. A class that somebody derived from a made one, as parametrizations do, is derived anew."""
+    if kind in _made.values():
+        return kind.__bases__[1]
+    bases = tuple(_dense(base) if issubclass(base, ParallelLayer) else base for base in kind.__bases__)
+    own = {name: value for name, value in vars(kind).items() if name not in ("__dict__", "__weakref__", DENSE_CLASS)}
+    return type(kind)(kind.__name__, bases, own)
 
 
 class ColumnParallelLinear(ParallelLayer):

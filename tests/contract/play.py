@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 import autotp
 from autotp.checkpoint.full import state_of
 from autotp.errors import AutotpError
+from autotp.runtime.cut.origin import IsCut
 from autotp.runtime.logits import closed
 from autotp.runtime.ranks import Ranks
 from autotp.session.groups import join_ranks
@@ -233,7 +234,8 @@ def _note(place: str, value: Any, found: dict[str, Any], seen: set[int], depth: 
     elif isinstance(value, nn.Parameter):
         pass
     elif isinstance(value, torch.Tensor):
-        found[place] = closed(value).detach().clone()  # what is cut is a tensor that any use makes whole
+        whole = value.whole() if isinstance(value, IsCut) else closed(value)  # any use of what is cut makes it whole
+        found[place] = whole.detach().clone()
         if value.is_leaf and value.grad is not None:
             found[f"{place}.grad"] = value.grad.detach().clone()
     elif depth and id(value) not in seen:

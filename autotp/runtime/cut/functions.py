@@ -9,7 +9,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from . import attributes
-from .kinds import CASTS, ELEMENTWISE, FOREACH, OF_PART, OF_SIZES, OF_TYPE, getter, setter, written_by
+from .kinds import CASTS, ELEMENTWISE, FOREACH, INITIAL, OF_PART, OF_SIZES, OF_TYPE, getter, setter, written_by
 from .operands import held_for, result_of
 from .origin import IsCut, parts_only
 from .reductions import REDUCTIONS
@@ -138,10 +138,16 @@ def _where(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return (_elementwise if len(args) + len(kwargs) == 3 else on_whole)(func, args, kwargs)
 
 
+def _initial(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    with torch.no_grad():
+        return on_whole(func, args, kwargs)
+
+
 _HANDLERS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys(ELEMENTWISE, _elementwise),
     **dict.fromkeys(CASTS, _cast),
     **dict.fromkeys(FOREACH, _foreach),
+    **dict.fromkeys(INITIAL, _initial),
     **dict.fromkeys(OF_SIZES, attributes.of_sizes),
     **dict.fromkeys(OF_TYPE, attributes.of_type),
     **REDUCTIONS,

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 T = torch.Tensor
@@ -99,6 +100,8 @@ OF_PART = frozenset(
         _dimI _dimV _nnz sparse_dim dense_dim __dlpack_device__ is_tensor is_storage"""
     )
 )  # fmt: skip
+# What sets initial values: its own code runs without gradients.
+INITIAL = frozenset(getattr(nn.init, name) for name in dir(nn.init) if name.endswith("_") and not name.startswith("_"))
 OF_SIZES = frozenset(
     _getters("shape nbytes ndim") + _methods("size numel nelement stride dim ndimension __len__ dim_order")
 )
