@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any, TypeVar, Unpack
 
 import torch
 from torch import nn
@@ -16,11 +15,10 @@ from .dispatch.apply import check_plan
 from .dispatch.held import ATTRIBUTE
 from .errors import UsageError
 from .huggingface.adapters import carrier
-from .planner.cost import DEFAULT_HARDWARE, Workload
 from .planner.plan import Plan
 from .report.diff import GraphDiff
 from .runtime.moving import move
-from .session.arguments import Source, check_size
+from .session.arguments import Source, Wishes, check_size
 from .session.groups import join_ranks, process_ranks
 from .session.parallel import cut_again, cut_model
 from .session.pipeline import Session
@@ -34,12 +32,7 @@ def plan(
     tp: int,
     *,
     example: Any = None,
-    hardware: str = DEFAULT_HARDWARE,
-    tokens: int = Workload.tokens,
-    settings: Mapping[str, str] | None = None,
-    gather_logits: bool = True,
-    sequence_parallel: bool = False,
-    rules: Sequence[str | Path] = (),
+    **wishes: Unpack[Wishes],
 ) -> Plan:
     """Plan tensor parallelism for `tp` ranks. Needs no process group, no weights and no GPU.
 
@@ -49,30 +42,23 @@ def plan(
         tp: number of ranks, at least 1.
         example: for a module that is not from transformers, the arguments of one forward: a tensor, a tuple of
             arguments, a dict of keyword arguments, or `(args, kwargs)`. Only shapes and dtypes matter.
-        hardware: a node from `rules/hardware`, used to weigh collectives against each other.
-        tokens: tokens of one step that collectives are weighed at.
-        settings: parts of the model that are left whole, or cut by one chain rule only: `{"model.layers.*.mlp": "replicate"}`.
-        gather_logits: whether a head over the vocabulary gives whole logits on every rank. Else they are a `DTensor` cut over
-            the vocabulary, and nothing is sent; `.full_tensor()` makes them whole.
-        sequence_parallel: whether blocks hand on values cut over the positions of a sequence, of any length: a rank keeps less
-            for the backward, and sends as much. Calls without gradients, and sequences shorter than `tp`, are not cut.
-        rules: folders with rules of your own, laid out as `rules/` is.
+        wishes: the rest, all by name:
+
+            hardware: a node from `rules/hardware`, used to weigh collectives against each other.
+            tokens: tokens of one step that collectives are weighed at.
+            settings: parts of the model that are left whole, or cut by one chain rule only, as in
+                `{"model.layers.*.mlp": "replicate"}`.
+            gather_logits: whether a head over the vocabulary gives whole logits on every rank. Else they are a `DTensor` cut over
+                the vocabulary, and nothing is sent; `.full_tensor()` makes them whole.
+            sequence_parallel: whether blocks hand on values cut over the positions of a sequence, of any length: a rank keeps
+                less for the backward, and sends as much. Calls without gradients, and sequences shorter than `tp`, are not cut.
+            rules: folders with rules of your own, laid out as `rules/` is.
 
     Raises:
         UsageError: an argument is wrong. RuleError: a rule file is wrong.
     """
     check_size(tp)
-    study = Study(
-        model,
-        example=example,
-        hardware=hardware,
-        tokens=tokens,
-        settings=settings,
-        gather_logits=gather_logits,
-        sequence_parallel=sequence_parallel,
-        rules=rules,
-    )
-    return study.plan(tp)
+    return Study(model, example=example, **wishes).plan(tp)
 
 
 def diff(
@@ -82,18 +68,14 @@ def diff(
     plan: Plan | None = None,
     compare: Sequence[int] = (),
     example: Any = None,
-    hardware: str = DEFAULT_HARDWARE,
-    tokens: int = Workload.tokens,
-    settings: Mapping[str, str] | None = None,
-    sequence_parallel: bool = False,
-    rules: Sequence[str | Path] = (),
+    **wishes: Unpack[Wishes],
 ) -> GraphDiff:
     """What parallelisation over `tp` ranks does to the graph of every unit: see `.text()`, `.html(path)`, `.json()`.
 
     Needs no process group, no weights and no GPU; the model is left as it is.
 
     Args:
-        model, example, hardware, tokens, settings, sequence_parallel, rules: as for `autotp.plan`.
+        model, example, wishes: as for `autotp.plan`.
         tp: number of ranks, at least 1.
         plan: the plan to show; the best one unless given.
         compare: further numbers of ranks, shown beside the first.
@@ -104,15 +86,7 @@ def diff(
     """
     for size in (tp, *compare):
         check_size(size)
-    session = Study(
-        model,
-        example=example,
-        hardware=hardware,
-        tokens=tokens,
-        settings=settings,
-        sequence_parallel=sequence_parallel,
-        rules=rules,
-    )
+    session = Study(model, example=example, **wishes)
     if plan is not None:
         check_plan(session.module, plan, tp)
 
@@ -129,15 +103,10 @@ def parallelize(
     *,
     mesh: DeviceMesh | None = None,
     plan: Plan | None = None,
-    gather_logits: bool = True,
-    sequence_parallel: bool = False,
     sum_in_float32: bool = False,
     device: torch.device | str | None = None,
     example: Any = None,
-    hardware: str = DEFAULT_HARDWARE,
-    tokens: int = Workload.tokens,
-    settings: Mapping[str, str] | None = None,
-    rules: Sequence[str | Path] = (),
+    **wishes: Unpack[Wishes],
 ) -> Model:
     """Make a model one rank's part of a tensor-parallel model, in place, and return it.
 
@@ -152,11 +121,10 @@ def parallelize(
         tp: number of ranks; the world size unless given. It must divide the world size: neighbouring ranks form a group.
         mesh: a one-dimensional mesh, or one with a dim named "tp", instead of `tp`. Its groups are the ones used.
         plan: a plan from `autotp.plan`, edited or not; made here unless given.
-        gather_logits, sequence_parallel, hardware, tokens, settings: as for `autotp.plan`; a given plan says it itself.
         sum_in_float32: whether ranks add up bfloat16 and float16 values in float32, which sends twice the planned bytes.
         device: where this rank computes. Unless given, the accelerator that the model is on or that the mesh or the process group
             is for, of several the current one or that of number `LOCAL_RANK`; the CPU where there is none.
-        example, rules: as for `autotp.plan`.
+        example, wishes: as for `autotp.plan`; a given plan says them itself, but for the rules.
 
     Raises:
         UsageError: no process group, or a wrong argument. PlanError: the plan is for another model or group.
@@ -170,19 +138,10 @@ def parallelize(
     check_suitable(model)
     inner = carrier(model)
     if ATTRIBUTE in inner.__dict__ and is_changed(inner) and plan is None:
-        cut_again(inner, example=example, rules=rules)
+        cut_again(inner, example=example, rules=wishes.get("rules", ()))
         move(model, inner.__dict__[ATTRIBUTE].ranks.device)
         return model
-    session = Session(
-        inner,
-        example=example,
-        hardware=hardware,
-        tokens=tokens,
-        settings=settings,
-        gather_logits=gather_logits,
-        sequence_parallel=sequence_parallel,
-        rules=rules,
-    )
+    session = Session(inner, example=example, **wishes)
     ranks = process_ranks(tp, mesh, device, model)
     ranks.sum_in_float32 = sum_in_float32
     cut_model(session, ranks, plan)

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypedDict
 
-from ..errors import UsageError
+from ..errors import UsageError, nearest
 
 # What a user may name as a model: a module, a transformers configuration, a folder, a config.json or a type name.
 Source: TypeAlias = Any
+
+
+class Wishes(TypedDict, total=False):
+    """How a model is to be cut: what everything takes that plans, with the meaning that `autotp.plan` gives."""
+
+    hardware: str
+    tokens: int
+    settings: Mapping[str, str] | None
+    gather_logits: bool
+    sequence_parallel: bool
+    rules: Sequence[str | Path]
+
+
+def check_wishes(wishes: Wishes) -> None:
+    """Raises UsageError for an argument that there is not."""
+    for name in wishes.keys() - Wishes.__annotations__.keys():
+        raise UsageError(f"there is no argument {name!r}{nearest(name, Wishes.__annotations__)}")
 
 
 def check_size(tp: object) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
+from typing import Unpack
 
 from torch import nn
 
@@ -22,7 +22,7 @@ from ..planner.settings import apply_settings
 from ..planner.survey import Example, Survey, survey
 from ..report.diff.data import Diff
 from ..report.diff.make import make_diff
-from .arguments import check_size, rule_folders
+from .arguments import Wishes, check_size, check_wishes, rule_folders
 from .boundaries import with_boundaries
 from .gate import accept
 
@@ -32,28 +32,20 @@ class Session:
 
     Args:
         model: the dense module.
-        example, hardware, tokens, settings, gather_logits, sequence_parallel, rules: as for `autotp.plan`.
+        example, wishes: as for `autotp.plan`.
 
     Raises:
         UsageError: an argument is wrong. RuleError: a rule file is wrong.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        *,
-        example: object = None,
-        hardware: str = DEFAULT_HARDWARE,
-        tokens: int = Workload.tokens,
-        settings: Mapping[str, str] | None = None,
-        gather_logits: bool = True,
-        sequence_parallel: bool = False,
-        rules: Sequence[str | Path] = (),
-    ) -> None:
-        self.module, self.example, self.settings = model, example, dict(settings or {})
-        self.gather_logits, self.sequence_parallel = gather_logits, sequence_parallel
-        self.folders = rule_folders(rules)
-        self.machine, self.workload = cost.hardware(hardware, self.folders), Workload(tokens=tokens)
+    def __init__(self, model: nn.Module, *, example: object = None, **wishes: Unpack[Wishes]) -> None:
+        check_wishes(wishes)
+        self.module, self.example, self.folders = model, example, rule_folders(wishes.get("rules", ()))
+        self.machine = cost.hardware(wishes.get("hardware", DEFAULT_HARDWARE), self.folders)
+        self.workload = Workload(tokens=wishes.get("tokens", Workload.tokens))
+        self.settings = dict(wishes.get("settings") or {})
+        self.gather_logits = wishes.get("gather_logits", True)
+        self.sequence_parallel = wishes.get("sequence_parallel", False)
 
     @property
     def knows_inputs(self) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Unpack
 
 from torch import nn
 
@@ -20,11 +21,10 @@ from ..checkpoint.write import Writer
 from ..dispatch.apply import apply_plan, make_compilers
 from ..errors import UsageError
 from ..huggingface import pretrained
-from ..planner.cost import DEFAULT_HARDWARE, Workload
 from ..planner.plan import Plan
 from ..runtime.cut.origin import IsCut
 from ..runtime.simulate import alone
-from .arguments import check_size
+from .arguments import Wishes, check_size
 from .opening import Opened, first_names, open_checkpoint, part_of_rank
 from .pipeline import Session
 
@@ -37,13 +37,8 @@ def shard(
     tp: int,
     *,
     plan: Plan | None = None,
-    hardware: str = DEFAULT_HARDWARE,
-    tokens: int = Workload.tokens,
-    settings: Mapping[str, str] | None = None,
-    gather_logits: bool = True,
-    sequence_parallel: bool = False,
-    rules: Sequence[str | Path] = (),
     overwrite: bool = False,
+    **wishes: Unpack[Wishes],
 ) -> Plan:
     """Cut an ordinary checkpoint into one folder a rank, which `autotp.from_pretrained` opens without cutting.
 
@@ -54,8 +49,8 @@ def shard(
         out: the folder to write, new or empty.
         tp: number of ranks.
         plan: how to cut; made here unless given.
-        hardware, tokens, settings, gather_logits, sequence_parallel, rules: as for `autotp.plan`.
         overwrite: whether to replace what an earlier `shard` wrote there, when everything is written.
+        wishes: as for `autotp.plan`.
 
     Raises:
         CheckpointError: a file cannot be read or written, or `out` has something that `shard` did not write. UsageError,
@@ -68,15 +63,7 @@ def shard(
     if opened.plan is not None:
         raise UsageError(f"{source} is cut for {opened.plan.tp} ranks already; run autotp merge first")
     model = opened.model
-    session = Session(
-        model,
-        hardware=hardware,
-        tokens=tokens,
-        settings=settings,
-        gather_logits=gather_logits,
-        sequence_parallel=sequence_parallel,
-        rules=rules,
-    )
+    session = Session(model, **wishes)
     if plan is None:
         plan = session.plan(tp)
     else:

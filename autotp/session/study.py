@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
@@ -21,7 +21,7 @@ from ..planner.survey import Survey, survey
 from ..planner.why import Why, why
 from ..planner.work import Work, placed_as_planned, work_of
 from ..report.export import export
-from .arguments import Source
+from .arguments import Source, Wishes
 from .pipeline import Session
 
 PRECISION = torch.bfloat16  # of two bytes, as plans count
@@ -31,12 +31,11 @@ class Study(Session):
     """A session that also tells: what plans of several sizes cost, and why they are as they are.
 
     Args:
-        model: as for `autotp.plan`.
-        options: those of a session.
+        model, example, wishes: as for `autotp.plan`.
     """
 
-    def __init__(self, model: Source, **options: Any) -> None:
-        super().__init__(models.resolve(model), **options)
+    def __init__(self, model: Source, *, example: object = None, **wishes: Unpack[Wishes]) -> None:
+        super().__init__(models.resolve(model), example=example, **wishes)
 
     def plan(self, tp: int) -> Plan:
         """The best plan for so many ranks, with a sentence on the loss."""

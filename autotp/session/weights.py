@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, Unpack
 
 import torch
 from torch import nn
@@ -18,10 +18,9 @@ from ..checkpoint.load import fill, loading, report
 from ..dispatch.apply import apply_plan, make_compilers
 from ..dispatch.compiler import Compiler
 from ..errors import PlanError, UsageError
-from ..planner.cost import DEFAULT_HARDWARE, Workload
 from ..planner.plan import Plan, UnitPlan
 from ..runtime.ranks import Ranks
-from .arguments import rule_folders
+from .arguments import Wishes, check_wishes
 from .groups import join_ranks, process_ranks
 from .opening import Opened, open_checkpoint, part_of_rank
 from .pipeline import Session
@@ -40,14 +39,9 @@ def from_pretrained(
     mesh: DeviceMesh | None = None,
     dtype: torch.dtype | str | None = None,
     plan: Plan | None = None,
-    gather_logits: bool = True,
-    sequence_parallel: bool = False,
     sum_in_float32: bool = False,
     device: torch.device | str | None = None,
-    hardware: str = DEFAULT_HARDWARE,
-    tokens: int = Workload.tokens,
-    settings: Mapping[str, str] | None = None,
-    rules: Sequence[str | Path] = (),
+    **wishes: Unpack[Wishes],
 ) -> Any:
     """Load a transformers model as one rank's part of a tensor-parallel one; each rank reads only what it keeps.
 
@@ -63,35 +57,31 @@ def from_pretrained(
         plan: a plan from `autotp.plan`. Unless given, rank 0 makes it, and keeps it in `$AUTOTP_CACHE` (`~/.cache/autotp/plans`
             unless set) for the next time an equal model is loaded.
         device: where this rank computes and its weights go, as for `autotp.parallelize`.
-        gather_logits, sequence_parallel, sum_in_float32, hardware, tokens, settings, rules: as for `autotp.parallelize`.
+        sum_in_float32, wishes: as for `autotp.parallelize`.
 
     Raises:
         CheckpointError: a file is missing or cut off, a tensor is missing, unexpected or of a wrong shape. The message
             names file and tensor and is the same on all ranks; no rank has computed anything then.
         UsageError: no process group, or a wrong argument. PlanError: the plan is for another model or group, or unsound.
     """
+    check_wishes(wishes)
     ranks = process_ranks(tp, mesh, device)
     ranks.sum_in_float32 = sum_in_float32
     return place(
         lambda: open_checkpoint(source, dtype),
         ranks,
         plan,
-        hardware=hardware,
-        tokens=tokens,
-        settings=settings,
-        gather_logits=gather_logits,
-        sequence_parallel=sequence_parallel,
-        rules=rule_folders(rules),
+        **wishes,
     )
 
 
-def place(opening: Callable[[], Opened], ranks: Ranks, plan: Plan | None = None, **options: Any) -> Any:
-    """Open a checkpoint, make its model one rank's part of a parallel one, and read that part; `options` are a session's.
+def place(opening: Callable[[], Opened], ranks: Ranks, plan: Plan | None = None, **wishes: Unpack[Wishes]) -> Any:
+    """Open a checkpoint, make its model one rank's part of a parallel one, and read that part.
 
     The ranks meet twice: when all have opened the checkpoint and agree on a plan, and when all have read.
     """
     opened = _Later(opening)
-    session, dense = _Later(lambda: Session(opened().model, **options)), _Later(lambda: on_meta(opened().model))
+    session, dense = _Later(lambda: Session(opened().model, **wishes)), _Later(lambda: on_meta(opened().model))
 
     def choose() -> str:
         chosen = _given(opened(), plan, ranks.size)
@@ -104,7 +94,7 @@ def place(opening: Callable[[], Opened], ranks: Ranks, plan: Plan | None = None,
         return "" if chosen is None else chosen.to_json()
 
     plan = _agreed(share(ranks, LOAD, choose, ARRIVE_S))
-    model, later = opened().model, Session(dense(), **options)
+    model, later = opened().model, Session(dense(), **wishes)
     is_surveyed = session().is_surveyed
     compilers = make_compilers(plan, session().found if is_surveyed else None, session().folders)
 

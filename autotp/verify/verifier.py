@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property
-from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import nn
@@ -19,13 +18,12 @@ from ..dispatch.apply import apply_plan
 from ..errors import AutotpError, UsageError, in_one_line
 from ..huggingface import models
 from ..huggingface.examples import examples_for
-from ..planner.cost import DEFAULT_HARDWARE, Workload
 from ..planner.plan import Plan
 from ..planner.survey import Example, Survey
 from ..runtime.ranks import Ranks
 from ..runtime.sequence import made_whole
 from ..runtime.simulate import simulate
-from ..session.arguments import Source, check_size
+from ..session.arguments import Source, Wishes, check_size
 from ..session.pipeline import Session
 from .calls import Call, UnsuitableError, drawing_nothing, larger_call, real_call, three_calls
 from .float64 import Float64
@@ -46,12 +44,8 @@ def verify(
     *,
     plan: Plan | None = None,
     example: Any = None,
-    hardware: str = DEFAULT_HARDWARE,
-    tokens: int = Workload.tokens,
-    settings: Mapping[str, str] | None = None,
-    sequence_parallel: bool = False,
-    rules: Sequence[str | Path] = (),
     seed: int = 0,
+    **wishes: Unpack[Wishes],
 ) -> Report:
     """Compare a model's parallel form with the dense one in float64: outputs, every gradient, collectives.
 
@@ -69,24 +63,15 @@ def verify(
         tp: number of ranks.
         plan: the plan to verify; the best one unless given.
         example: for a module not from transformers the arguments of one forward, on real tensors.
-        hardware, tokens, settings, sequence_parallel, rules: as for `autotp.plan`; a given plan says all but the last itself.
         seed: of random weights, inputs and output weights.
+        wishes: as for `autotp.plan`; a given plan says them itself, but for the rules.
 
     Raises:
         UsageError: the dense model fails on the example inputs, or an argument is wrong.
         PlanError: the plan is for another model or another number of ranks.
     """
     check_simulated(tp)
-    verifier = Verifier(
-        model,
-        seed=seed,
-        example=example,
-        hardware=hardware,
-        tokens=tokens,
-        settings=settings,
-        sequence_parallel=sequence_parallel,
-        rules=rules,
-    )
+    verifier = Verifier(model, seed=seed, example=example, **wishes)
     return verifier.verify(tp, plan)
 
 
@@ -117,13 +102,13 @@ class _Float64Session(Session):
 class Verifier:
     """One model verified at several sizes or under several plans: it is surveyed, and the dense one run, only once.
 
-    `options` are those of a session.
+    The arguments are those of `verify`.
     """
 
-    def __init__(self, model: Source, *, seed: int = 0, **options: Any) -> None:
+    def __init__(self, model: Source, *, example: object = None, seed: int = 0, **wishes: Unpack[Wishes]) -> None:
         torch.manual_seed(seed)
         self.dense, self.seed = _dense(models.resolve(model)), seed
-        self.session = _Float64Session(self.dense, **options)
+        self.session = _Float64Session(self.dense, example=example, **wishes)
         self.call = real_call(self.dense, self.session.examples[0])
         # What a head gives may be read as slices, so that it has no gradient of its own.
         inner = {shape for shape, problem in self.session.found.problems.items() if not problem.is_head}

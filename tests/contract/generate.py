@@ -66,6 +66,20 @@ BETWEEN = (
     "net.blocks[{b}].middle = torch.tanh",
     "vars(net.blocks[{b}]).pop('middle', None)",
 )
+WEIGHTS = (
+    "net.blocks[{b}].up.weight = nn.Parameter(values(48, 32, seed=int({v})))",
+    "net.blocks[{b}].down.weight = nn.Parameter(values(32, 48, seed=int({v})))",
+    "net.blocks[{b}].up.bias = None",
+    "net.blocks[{b}].down.bias = nn.Parameter(values(32, seed=int({v})))",
+    "net.blocks[{b}].down.weight = net.blocks[0].down.weight",
+    "net.blocks[0].up.weight, net.blocks[1].up.weight = net.blocks[1].up.weight, net.blocks[0].up.weight",
+    "net.blocks[{b}].down.weight.data = values(32, 48, seed=int({v}))",
+    "nn.init.constant_(net.blocks[{b}].up.weight, {v} / 16)",
+    "torch.manual_seed(int({v}))\nnet.blocks[{b}].down = linear(48, 32)",
+    "torch.manual_seed(int({v}))\nnet.blocks[{b}].up.reset_parameters()",
+    "net.blocks[{b}].load_state_dict(net.blocks[0].state_dict(), strict=False)",
+    "with torch.no_grad():\n    net.blocks[{b}].up.weight.mul_({v} / 2)",
+)
 CALLED = (
     "call(leaf({s}, 5, 32))",
     "call(leaf({s}, 3, 32))",
@@ -246,6 +260,10 @@ def make(pick: Pick) -> Program:
         chosen = [pick(pool) for _ in range(pick((0, 1, 1, 2, 3)))] if pool else []
         changes = tuple(text.format(b=pick((0, 1)), v=pick(NUMBERS)) for text in chosen)
         steps.append(Step(changes, pick((CALLED[0], CALLED[0], CALLED[0], *CALLED)).format(s=pick((2, 2, 3)))))
+    for _ in range(pick((0, 0, 1, 2))):
+        at = pick(range(1, CALLS))
+        change = pick(WEIGHTS).format(b=pick((0, 1)), v=pick(NUMBERS))
+        steps[at] = replace(steps[at], changes=(*steps[at].changes, change))
     return Program(blocks, states, hooks, alias, tuple(steps))
 
 

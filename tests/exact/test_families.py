@@ -41,7 +41,7 @@ def test_equals_the_dense_model(name: str, tp: int) -> None:
 
 def plan_of(name: str, tp: int) -> Plan:
     known = verifier(name)
-    return make_plan(known.dense, known.found, tp)
+    return make_plan(known.dense, known.session.found, tp)
 
 
 def blocks(plan: Plan) -> list[UnitPlan]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,13 @@ from autotp.huggingface.models import build_model
 from autotp.planner.plan import Plan
 from autotp.runtime.ranks import Ranks
 from autotp.runtime.simulate import simulate
+from autotp.session.arguments import Wishes
 from autotp.session.parallel import cut_model
 from autotp.session.pipeline import Session
 from autotp.session.study import Study
 from tests.checkpoint.models import config_of, simulated, write
 
 TP = 2
-PLANNING = ("hardware", "tokens", "settings", "sequence_parallel", "rules")
 PUBLIC = (autotp.plan, autotp.diff, autotp.parallelize, autotp.from_pretrained, autotp.shard, autotp.verify)
 WISHES: list[dict[str, Any]] = [
     {},
@@ -36,8 +37,13 @@ WISHES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("function", PUBLIC, ids=lambda function: function.__name__)
 def test_whatever_plans_takes_the_same_arguments(function: Callable[..., Any]) -> None:
-    own, known = inspect.signature(function).parameters, inspect.signature(Session.__init__).parameters
-    assert {name: own[name].default for name in PLANNING} == {name: known[name].default for name in PLANNING}
+    assert inspect.signature(function).parameters["wishes"].kind is inspect.Parameter.VAR_KEYWORD
+    assert set(Wishes.__annotations__) <= set(re.findall(r"\w+(?=:)", str(autotp.plan.__doc__)))
+
+
+def test_an_argument_that_there_is_not_names_the_nearest() -> None:
+    with pytest.raises(autotp.UsageError, match="there is no argument 'hardwre'; did you mean 'hardware'"):
+        autotp.plan("gpt2", 2, hardwre="cpu-gloo")  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("wishes", WISHES, ids=str)
