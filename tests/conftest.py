@@ -34,15 +34,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     sweeping, long = bool(config.getoption("--sweep")), bool(config.getoption("--long"))
     kept = [item for item in items if _is_marked(item, "long") == long]
     if not long:
-        kept = [item for item in kept if (_is_swept(item) or _grows(item) if sweeping else not _is_swept(item))]
+        beyond = _beyond_samples(kept)
+        kept = [item for item in kept if (item in beyond or _grows(item) if sweeping else item not in beyond)]
     config.hook.pytest_deselected(items=list(set(items) - set(kept)))
     items[:] = kept
     first = ("tests/axes", "tests/contract", "tests/exact", "tests/checkpoint", "tests/cli")
     items.sort(key=lambda item: not item.nodeid.startswith(first))
 
 
-def _is_swept(item: pytest.Item) -> bool:
-    return _is_marked(item, "sweep")
+def _beyond_samples(items: list[pytest.Item]) -> set[pytest.Item]:
+    """What is marked `sweep`, and of a test that is marked `sample(n)` the cases beyond n that lie evenly among all."""
+    beyond = {item for item in items if _is_marked(item, "sweep")}
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item not in beyond and _is_marked(item, "sample"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for every in cases.values():
+        number = every[0].get_closest_marker("sample").args[0]  # type: ignore[union-attr]
+        sample = {i * len(every) // number for i in range(number)}
+        beyond.update(item for i, item in enumerate(every) if i not in sample)
+    return beyond
 
 
 def _is_marked(item: pytest.Item, name: str) -> bool:

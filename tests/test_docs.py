@@ -25,6 +25,7 @@ def blocks(kind: str) -> list[tuple[str, str, bool]]:
     return [(page.name, match[3], bool(match[2])) for page, match in found if match[1] == kind]
 
 
+@pytest.mark.sweep
 def test_python_blocks_run(tmp_path: Path) -> None:
     source = "\n".join(code for _, code, unrun in blocks("python") if not unrun)
     done = subprocess.run(

@@ -2,22 +2,34 @@
 
 Choosing one needs the shapes of a call and nothing of its data. Dynamo knows them when it reaches the call, so the choice
 is made then, in plain Python, and what dynamo goes on with is the chosen program behind a check of everything that the
-choice read from objects: dynamo turns these reads into guards of its own.
+choice read from objects: dynamo turns these reads into guards of its own. What the unit's Python read is the trace's
+contract: it is one more guard, which dynamo asks before it runs what it has compiled.
+
+A call that has no program here breaks the graph: the unit then looks for itself, as it does where nothing is compiled.
 """
 
 from __future__ import annotations
 
 import threading
 import types
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch._dynamo.comptime import ComptimeContext, comptime
+from torch._dynamo.guards import get_verbose_code_parts, install_guard
+from torch._dynamo.variables import NewGlobalVariable
+from torch._dynamo.variables.base import AttributeMutationExisting, ValueMutationExisting
+from torch._guards import Source
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from ..capture.contract.guards import Contract
+from ..capture.contract.modes import Modes
 from ..capture.signature import CallSite
 from ..capture.traced import Traced
-from ..errors import TraceError
+from ..errors import TraceError, UnsoundPlanError
 from ..rewrite.build import Program
 from ..runtime.traced import closed
 from .entry import EntryCode
@@ -26,6 +38,7 @@ from .live import LiveUnit
 # Entries by name, as attributes of a module: dynamo guards on those of its attributes that it reads, and on no others.
 _entries = types.ModuleType("autotp_entries")
 _choice = threading.local()
+_names: dict[str, str] = {}  # of what breaks the graph, by the reason
 
 
 def call_in_dynamo(unit: LiveUnit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -46,19 +59,88 @@ def _chosen() -> str:
 def _choose(context: ComptimeContext) -> None:
     """Choose, or make, the program for the call that dynamo has reached."""
     transaction = context._ComptimeContext__tx  # type: ignore[attr-defined]
+    try:
+        _choice.name = _entry_in(transaction)
+    except (TraceError, UnsoundPlanError) as reason:
+        _choice.name = _outside(str(reason))
+
+
+def _entry_in(transaction: Any) -> str:
+    """The name of the entry for a call. Raises TraceError or UnsoundPlanError if the compiled region cannot have it."""
     local = transaction.symbolic_locals
-    unit = local["unit"].realize().value
+    unit_variable = local["unit"].realize()
+    unit = unit_variable.value
     call = _Call(transaction)
     args, kwargs = call.value(local["args"]), call.value(local["kwargs"])
     site = unit.site(tuple(args), dict(kwargs))
+    if unit.is_refused(site):
+        raise TraceError(f"{unit.unit.path} runs whole")
     with torch._guards.tracing(None):
         traced, program = unit.compiler.program(unit, site, unit.positions, call.varying(site))
     if not traced.guards.hold(
         [call.fakes[id(tensor)] for tensor in site.tensors], traced.numbers(site, unit.positions)
     ):
         raise TraceError(f"{unit.unit.path} has no program for symbolic sizes")  # its guards are dynamo's from here on
+    _check_unchanged(transaction.output.side_effects, call.objects, traced.contract.objects_read(unit.module))
+    _guard(unit_variable.source, unit, traced.contract)
     transaction.output.torch_function_subclass_inlined = True  # the graph computes on parts where it runs too
-    _choice.name = _entry_of(unit.compiler.entries, unit.module.training, site, traced, program)
+    return _entry_of(unit.compiler.entries, unit.module.training, site, traced, program)
+
+
+def _outside(reason: str) -> str:
+    """The name of what breaks the graph, and says why: a unit's call as it is where nothing is compiled."""
+    if reason not in _names:
+        _names[reason] = f"outside_{len(_names)}"
+        setattr(_entries, _names[reason], torch._dynamo.disable(_call_eagerly, reason=reason))
+    return _names[reason]
+
+
+def _call_eagerly(unit: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return unit(*args, **kwargs)
+
+
+def _guard(source: Source | None, unit: Any, contract: Contract) -> None:
+    """Have dynamo ask, at each call of what it compiles, whether a unit is still one that the chosen program is for."""
+    if source is None:
+        raise TraceError(f"{unit.unit.path} is made within the compiled region")
+    compiler = weakref.ref(unit.compiler)
+
+    def add(builder: Any, guard: Any) -> None:
+        at_begin = replace(contract, modes=Modes())  # the compiled region may enter others before it comes to the unit
+
+        def holds(now: Any) -> bool:
+            if type(now) is not type(unit) or now.compiler is not compiler():
+                return False
+            with (
+                torch._C._EnableTorchFunction()
+            ):  # which dynamo has disabled, and cut parameters say what they are by it
+                return bool(now.is_as_known() and now.holds(at_begin))
+
+        text = get_verbose_code_parts(f"autotp: what {unit.unit.path} leans on is as it was", guard)
+        builder.get_guard_manager(guard).add_lambda_guard(holds, text, guard.user_stack)
+
+    install_guard(source.make_guard(add))
+
+
+def _check_unchanged(effects: Any, given: Sequence[Source], read: Iterable[Any]) -> None:
+    """Raises TraceError if the compiled region changes what was `read` before it comes to a call: dynamo does so when the region
+    ends, and a unit's Python would find it as it was. Objects in the call, `given`, are looked at as they will be."""
+    known = {id(variable): number for number, variable in effects.id_to_variable.items()}
+    looked_at = {id(value) for value in read}
+    for variable in effects._get_modified_vars():
+        if not isinstance(variable.mutation_type, (AttributeMutationExisting, ValueMutationExisting)):
+            continue
+        is_global = isinstance(variable, NewGlobalVariable)  # whose number is that of nothing
+        unread = not is_global and id(variable) in known and known[id(variable)] not in looked_at
+        if not unread and not any(source in given for source in _holders(variable.source)):
+            raise TraceError(f"the compiled region changes {variable.source.name if variable.source else variable}")
+
+
+def _holders(source: Source | None) -> Iterator[Source]:
+    """A place, and those that it is in."""
+    while source is not None:
+        yield source
+        source = getattr(source, "base", None)
 
 
 class _Call:
@@ -68,6 +150,7 @@ class _Call:
         self.transaction = transaction
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.fakes: dict[int, torch.Tensor] = {}
+        self.objects: list[Source] = []  # where those are that the call holds
 
     def value(self, variable: Any) -> Any:
         """What a variable of dynamo's stands for. Raises TraceError for what is made within the compiled region only."""
@@ -89,6 +172,8 @@ class _Call:
 
     def _object(self, variable: Any) -> Any:
         """An object as it was before the compiled region, or as the region has made it so far."""
+        if variable.source is not None:
+            self.objects.append(variable.source)
         changes = self.transaction.output.side_effects.store_attr_mutations.get(variable)
         if variable.source is not None or not changes:
             return variable.value

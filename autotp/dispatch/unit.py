@@ -97,6 +97,7 @@ class UnitForward(LiveUnit):
         result = OTHER if self.entry is None else self.entry(self, args, kwargs)
         return self._find_and_run(args, kwargs) if result is OTHER else result
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _find_and_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         site = self.site(args, kwargs)
         if any(type(tensor) is CutLogits for tensor in site.tensors):
@@ -149,9 +150,13 @@ class UnitForward(LiveUnit):
 
     def site(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallSite:
         """What a call looks like, to the unit as it is now."""
-        if self.structure is None or not self.structure.is_same():
+        if not self.is_as_known():
             self._take_structure()
         return call_site(self.module, args, kwargs)
+
+    def is_as_known(self) -> bool:
+        """Returns if the unit has the modules and parameters that its programs were looked for with."""
+        return self.structure is not None and self.structure.is_same()
 
     def _take_structure(self) -> None:
         """Go on with the modules and parameters that the unit has now, and with programs for these.

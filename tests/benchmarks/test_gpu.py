@@ -20,6 +20,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.sweep
 def test_without_a_gpu_it_says_so() -> None:
     done = run()
     assert done.returncode == 0, done.stderr

@@ -26,7 +26,7 @@ FUSED = ("phi3", "gpt_neox", "bloom", "falcon_multi_query", "falcon_grouped", "m
 FAMILIES = ("llama", "gpt2", "gptj", "opt", "cohere", "deepseek_v2", "bert", "vit", *FUSED, *MORE)
 EXPERTS = ("mixtral", "qwen2_moe")
 CASES = [  # every family at one size, the others in the sweep
-    pytest.param(name, tp, id=f"{name}-tp{tp}", marks=() if i % 3 == tp - 2 else pytest.mark.sweep)
+    pytest.param(name, tp, id=f"{name}-tp{tp}", marks=() if i % 3 == tp - 2 else pytest.mark.long)
     for i, name in enumerate(FAMILIES)
     for tp in (2, 3, 4)
 ]
@@ -62,6 +62,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir() if file.name != MARKER}
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(("name", "tp"), CASES)
 def test_save_load_save_gives_the_same_bytes(
     name: str, tp: int, tmp_path: Path, prepare: Callable[[str], Prepared]

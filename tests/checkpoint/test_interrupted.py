@@ -9,7 +9,6 @@ import random
 import resource
 import signal
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -62,7 +61,7 @@ def resume(folder: Path) -> tuple[int, set[float], set[float]]:
 
 def test_a_killed_save_leaves_a_whole_one_to_resume_at_another_size(tmp_path: Path, sweep: bool) -> None:
     chance, step = random.Random(os.urandom(4)), 0
-    for size in (1, 4, 2, 1, 3, 4, 1, 2) if sweep else (1,):
+    for size in (4, 1, 3) if sweep else (1,):
         with pytest.raises(RankError, match="rank 0 was ended by signal 9"):
             run_ranks(save_again_and_again, 2, tmp_path, step, chance.uniform(0, 0.4))
         for before, resumed, loaded in run_ranks(resume, size, tmp_path):
@@ -74,7 +73,8 @@ def test_a_killed_save_leaves_a_whole_one_to_resume_at_another_size(tmp_path: Pa
     assert names <= {"model", "training", ".model.saving", ".training.saving"}
 
 
-def cut_again_and_again(first: Path, second: Path, out: Path) -> None:
+def cut_again_and_again(first: Path, second: Path, out: Path, delay: float) -> None:
+    threading.Timer(delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
     for _ in range(MANY):
         for source in (first, second):
             autotp.shard(source, out, 2, overwrite=True)
@@ -88,14 +88,10 @@ def test_a_killed_shard_leaves_a_whole_one(tmp_path: Path, sweep: bool) -> None:
         model.save_pretrained(tmp_path / name)
     autotp.shard(tmp_path / "one", tmp_path / "cut", 2)
     chance = random.Random(os.urandom(4))
-    for _ in range(8 if sweep else 1):
-        process = multiprocessing.get_context("fork").Process(
-            target=cut_again_and_again, args=(tmp_path / "two", tmp_path / "one", tmp_path / "cut")
-        )
-        process.start()
-        time.sleep(chance.uniform(0.2, 2.5))
-        os.kill(process.pid or 0, signal.SIGKILL)
-        process.join()
+    for _ in range(4 if sweep else 1):
+        ways = tmp_path / "two", tmp_path / "one", tmp_path / "cut"
+        with pytest.raises(RankError, match="rank 0 was ended by signal 9"):
+            run_ranks(cut_again_and_again, 1, *ways, chance.uniform(2.0, 8.0))
         autotp.merge(tmp_path / "cut", tmp_path / "again", overwrite=True)
         found = (tmp_path / "again" / "model.safetensors").read_bytes()
         assert found in [(tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two")]

@@ -1,4 +1,4 @@
-"""Prints what comes of every case: python -m tests.contract [--tp 3] [--real] [PARTS OF NAMES, OR NAMES OF FILES]"""
+"""Prints what comes of every case: python -m tests.contract [--tp 3] [--real] [--compiled] [PARTS OF NAMES, OR NAMES OF FILES]"""
 
 from __future__ import annotations
 
@@ -16,15 +16,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tp", type=int, default=2)
     parser.add_argument("--real", action="store_true", help="on ranks that are processes")
+    parser.add_argument("--compiled", action="store_true", help="on such ranks, the model compiled")
     parser.add_argument("parts", nargs="*")
     given = parser.parse_args()
+    given.real |= given.compiled
     torch.set_num_threads(1)
     named = [
         name
         for name, (path, expected) in cases().items()
         if (given.real or not expected.processes) and _is_meant(name, str(path), given.parts)
     ]
-    outcomes = run_ranks(on_processes, given.tp, named, limit_s=3600)[0] if given.real else _simulated(named, given.tp)
+    outcomes = (
+        run_ranks(on_processes, given.tp, named, given.compiled, limit_s=3600)[0]
+        if given.real
+        else _simulated(named, given.tp)
+    )
     bad = 0
     for outcome in outcomes:
         holds = outcome.holds(cases()[outcome.name][1])

@@ -22,6 +22,7 @@ from autotp.errors import AutotpError
 from autotp.runtime.cut.origin import IsCut
 from autotp.runtime.logits import closed
 from autotp.runtime.ranks import Ranks
+from autotp.runtime.traced import TracedLogits
 from autotp.session.groups import join_ranks
 from autotp.session.parallel import cut_model
 from autotp.session.pipeline import Session
@@ -107,25 +108,29 @@ def compared(name: str, source: Path | types.CodeType, expected: Expected, tp: i
     return judged(name, dense, found, any(_WHOLE in str(warning.message) for warning in said))
 
 
-def on_process(name: str) -> Outcome:
-    """A case on this process's rank; every rank calls it."""
+def on_process(name: str, compiled: bool = False) -> Outcome:
+    """A case on this process's rank; every rank calls it. A compiled one may be what the dense model is, compiled or not."""
     source, expected = cases()[name]
     before = Process(expected.shared)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        dense = played(source, name, None)
-        before.give_back()
+        dense = []
+        for way in {False, compiled}:
+            dense.append(played(source, name, None, way))
+            before.give_back()
         try:
-            found: Any = played(source, name, _parallelized)
+            found: Any = played(source, name, _parallelized, compiled)
         except Exception as error:
             found = error
         before.give_back()
-    return judged(name, dense, [found], any(_WHOLE in str(warning.message) for warning in said))
+    whole = any(_WHOLE in str(warning.message) for warning in said)
+    outcomes = [judged(name, each, [found], whole) for each in dense]
+    return next((outcome for outcome in outcomes if outcome.kind == "equal"), outcomes[0])
 
 
-def on_processes(names: Sequence[str]) -> list[Outcome]:
+def on_processes(names: Sequence[str], compiled: bool = False) -> list[Outcome]:
     """Several cases, one after the other."""
-    return [on_process(name) for name in names]
+    return [on_process(name, compiled) for name in names]
 
 
 def assert_as_expected(outcomes: Sequence[Outcome]) -> None:
@@ -145,8 +150,10 @@ def cut(ranks: Ranks, net: nn.Module, example: Any, options: dict[str, Any]) -> 
     return net
 
 
-def played(source: Path | types.CodeType, name: str, parallel: Callable[..., nn.Module] | None) -> Played:
-    """Every call of a case on a model, made parallel or not."""
+def played(
+    source: Path | types.CodeType, name: str, parallel: Callable[..., nn.Module] | None, compiled: bool = False
+) -> Played:
+    """Every call of a case on a model, made parallel or not, and compiled or not."""
     with loaded(source) as module:
         seed_all(0)
         steps = getattr(module, name)()
@@ -154,6 +161,9 @@ def played(source: Path | types.CodeType, name: str, parallel: Callable[..., nn.
         net, example, options = (*first, {})[:3] if isinstance(first, tuple) else (first, (values(2, 5, HIDDEN),), {})
         if parallel is not None:
             parallel(net, example, options)
+        if compiled:
+            torch._dynamo.reset()
+            net.compile(backend="eager")
         done, result = Played(), None
         while (given := _next(steps, result)) is not _END:
             record = _called(net, given, len(done.records), parallel is not None)
@@ -233,6 +243,8 @@ def _note(place: str, value: Any, found: dict[str, Any], seen: set[int], depth: 
         found[place] = value
     elif isinstance(value, nn.Parameter):
         pass
+    elif isinstance(value, TracedLogits):
+        found[place] = value.whole().detach().clone()
     elif isinstance(value, torch.Tensor):
         whole = value.whole() if isinstance(value, IsCut) else closed(value)  # any use of what is cut makes it whole
         found[place] = whole.detach().clone()

@@ -1,4 +1,4 @@
-"""The same cases on real ranks in one process group: every tenth here, the others in the sweep, more ranks in `make long`."""
+"""The same cases on real ranks in one process group: every tenth here, the others and more ranks in `make long`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OTHERS = [name for name in ALL if name not in SAMPLE]
     ("names", "size"),
     [
         pytest.param(SAMPLE, 2, id="sample-2"),
-        pytest.param(OTHERS, 2, id="others-2", marks=pytest.mark.sweep),
+        pytest.param(OTHERS, 2, id="others-2", marks=pytest.mark.long),
         pytest.param(ALL, 3, id="all-3", marks=pytest.mark.long),
     ],
 )

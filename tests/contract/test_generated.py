@@ -1,4 +1,4 @@
-"""Programs made by hypothesis, and ones that were wrong once, equal the dense ones: 15, 60 in the sweep, 600 in `make long`."""
+"""Programs made by hypothesis, and ones that were wrong once, equal the dense ones: 60, and 600 in the sweep."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 from hypothesis import strategies as st
 
 from tests.contract.generate import DenseError, Program, is_right, make, run
 
 FOUND = Path(__file__).parent / "seeds.txt"
-QUIET = {"derandomize": True, "database": None, "deadline": None, "phases": (Phase.generate,)}
-CHECKS = list(HealthCheck)
+QUIET: dict[str, Any] = {
+    "database": None,
+    "deadline": None,
+    "phases": (Phase.generate,),
+    "suppress_health_check": list(HealthCheck),
+}
 
 
 @st.composite
@@ -30,24 +34,16 @@ def check(program: Program) -> None:
     assert is_right(program, outcome), f"{outcome.kind}: {outcome.text}\n{program.text()}"
 
 
-@settings(max_examples=15, suppress_health_check=CHECKS, **QUIET)
+@settings(max_examples=60, derandomize=True, **QUIET)
 @given(programs())
 def test_programs_of_every_kind(program: Program) -> None:
     check(program)
 
 
 @pytest.mark.sweep
-@settings(max_examples=60, suppress_health_check=CHECKS, **QUIET)
-@given(programs())
-def test_more_programs_of_every_kind(program: Program) -> None:
-    check(program)
-
-
-@pytest.mark.long
-@settings(max_examples=600, suppress_health_check=CHECKS, **QUIET)
-@given(programs())
-def test_many_programs_of_every_kind(program: Program) -> None:
-    check(program)
+@pytest.mark.parametrize("number", range(10))
+def test_more_programs_of_every_kind(number: int) -> None:
+    seed(number)(settings(max_examples=60, **QUIET)(given(programs())(check)))()
 
 
 def found() -> list[int]:

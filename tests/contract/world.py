@@ -7,6 +7,7 @@ aside and back where another rank goes on. One rank runs at a time, until it wai
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import sys
@@ -30,7 +31,7 @@ from autotp.runtime.simulate import SimulatedRanks
 PREFIX = "CONTRACT_"  # of variables of the environment that cases set
 TIMEOUT_S = 60.0
 ABSENT = object()
-NAME = "contract_cases"  # of the module that a world is
+_numbers = itertools.count()
 _GLOBAL_HOOKS = tuple(
     value for name, value in vars(nn_module).items() if name.startswith("_global_") and isinstance(value, dict)
 )
@@ -45,21 +46,14 @@ def _code(path: Path) -> types.CodeType:
 def loaded(source: Path | types.CodeType) -> Iterator[types.ModuleType]:
     """A module of its own from a file, whoever else has loaded it."""
     code = _code(source) if isinstance(source, Path) else source
-    module, outer = types.ModuleType(NAME), sys.modules.get(NAME)
+    module = types.ModuleType(f"contract_cases_{next(_numbers)}")
     module.__file__ = code.co_filename
-    _make_known(module)
+    sys.modules[module.__name__] = module
     try:
         exec(code, vars(module))
         yield module
     finally:
-        _make_known(outer)
-
-
-def _make_known(module: types.ModuleType | None) -> None:
-    if module is None:
-        sys.modules.pop(NAME, None)
-    else:
-        sys.modules[NAME] = module
+        del sys.modules[module.__name__]
 
 
 class Process:
@@ -74,7 +68,6 @@ class Process:
         self.hooks = [dict(hooks) for hooks in _GLOBAL_HOOKS]
         self.random = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
         self.dtype, self.hook = torch.get_default_dtype(), RemovableHandle.next_id
-        self.module = sys.modules.get(NAME)
         self.attributes = [vars(owner).get(name, ABSENT) for owner, name in self.shared]
 
     def give_back(self) -> None:
@@ -90,7 +83,6 @@ class Process:
         torch.set_rng_state(self.random[2])
         torch.set_default_dtype(self.dtype)
         RemovableHandle.next_id = self.hook
-        _make_known(self.module)
         for (owner, name), value in zip(self.shared, self.attributes, strict=True):
             if value is not ABSENT:
                 setattr(owner, name, value)

@@ -159,10 +159,11 @@ def check_placements(plan: Plan) -> None:
 ALL = [("gpt2", 2), ("llama", 3), ("phi3", 4)]
 
 
-@pytest.mark.sweep
-def test_adapters_before_and_after(tmp_path: Path) -> None:
-    for name, tp in ALL:
-        compare(name, tp, tmp_path / name)
+@pytest.mark.parametrize(
+    ("name", "tp"), [pytest.param(*each, marks=pytest.mark.sweep if each[1] == 2 else pytest.mark.long) for each in ALL]
+)
+def test_adapters_before_and_after(tmp_path: Path, name: str, tp: int) -> None:
+    compare(name, tp, tmp_path / name)
 
 
 def compare(name: str, tp: int, tmp_path: Path) -> None:

@@ -31,8 +31,7 @@ from tests.families import FAMILIES, MIXTURES
 from tests.zoo.kinds import CAUSAL, Kind
 from tests.zoo.models import config_of
 
-COUNTED = ("llama", "phi3", "gpt_neox", "mixtral", "deepseek_v2", "aria_text")
-SWEPT = ("qwen3", "deepseek_v3")
+COUNTED = ("llama", "phi3", "gpt_neox", "mixtral", "deepseek_v2", "aria_text", "qwen3", "deepseek_v3")
 BATCH, SEQUENCE = 2, 11
 KINDS = {"all_reduce": "all_reduce", "allreduce_": "all_reduce", "all_gather_into_tensor": "all_gather"}
 
@@ -87,8 +86,9 @@ def predicted(plan: Plan, phase: str) -> dict[str, int]:
     return dict(found)
 
 
-def test_what_transformers_sends_is_predicted(sweep: bool) -> None:
-    for counted in run_ranks(count, 2, COUNTED + SWEPT if sweep else COUNTED):
+@pytest.mark.sweep
+def test_what_transformers_sends_is_predicted() -> None:
+    for counted in run_ranks(count, 2, COUNTED):
         for name, (forward, backward) in counted.items():
             study = Study(config(name))
             theirs, _ = study.against(study.plan(2), "tp_plan")

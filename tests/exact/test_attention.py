@@ -46,6 +46,7 @@ def config_of(name: str, implementation: str) -> Any:
     return config
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("name", "tp", "heads"),
     [("gpt2", 2, (2, 2)), ("llama", 2, (4, 1)), ("llama", 4, (4, 1)), ("qwen3", 4, (4, 1)), ("mistral", 2, (4, 1))],
@@ -69,6 +70,7 @@ def write(model: Any, count: int) -> torch.Tensor:
     return written
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("name", "implementation", "tp", "count"),
     [

@@ -154,6 +154,7 @@ def train_once(model: Any) -> list[torch.Tensor]:
     return [logits.detach()]
 
 
+@pytest.mark.sweep
 # In qwen3 parameters' sums are one call, in gpt_neox those of two branches, in deepseek_v2 two gathers are.
 @pytest.mark.parametrize(
     "names", [["gpt2", "qwen3"], pytest.param(["gpt_neox", "deepseek_v2"], marks=pytest.mark.sweep)], ids=str

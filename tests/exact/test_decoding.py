@@ -166,17 +166,20 @@ MODES: dict[str, Mode] = {
 WITH_AN_ENCODER = ("greedy", "left padding", "beams", "assisted by a draft", "scores", "input embeddings")
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", ["llama", pytest.param("gpt2", marks=pytest.mark.sweep)])
 def test_decoding_equals_the_dense_model(name: str, mode: str) -> None:
     compare(name, mode)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("mode", WITH_AN_ENCODER)
 def test_decoding_after_an_encoder_equals_the_dense_model(mode: str) -> None:
     compare("bart", mode)
 
 
+@pytest.mark.sweep
 def test_decoding_with_a_position_bias_equals_the_dense_model() -> None:
     compare("t5", "two tokens")
 

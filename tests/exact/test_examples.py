@@ -25,6 +25,7 @@ def verifier(name: str) -> Verifier:
     return Verifier(model, example=example)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("tp", [2, 3, 4, 8])
 @pytest.mark.parametrize("name", ["nano_gpt", "mlp_classifier", "two_towers"])
 def test_example_equals_the_dense_model(name: str, tp: int) -> None:
@@ -75,6 +76,7 @@ def test_what_a_model_returns_in_an_object_of_its_own_is_read(beside: bool) -> N
     assert report.counted["all_gather forward activation"] == 1
 
 
+@pytest.mark.sweep
 def test_fine_tuning_on_ranks_follows_the_dense_curve(tmp_path: Path) -> None:
     train(tmp_path, Recipe(steps=1, batch=2, length=16, vocabulary=300, width=32, layers=2), verbose=False)
     found = finetune_lm.curves(finetune_lm.Tuning(tmp_path, 3), finetune_lm.MESHES)

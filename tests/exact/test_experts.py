@@ -53,12 +53,13 @@ WAYS = [("llama4_text", ""), *((name, rule) for name in GROUPED for rule in (INS
 
 
 CASES = [  # of four experts three ranks have two, two and none
-    pytest.param(*way, tp, marks=() if tp == 2 or "mixtral" in way else pytest.mark.sweep)
+    pytest.param(*way, tp, marks=() if tp == 2 or "mixtral" in way else pytest.mark.long)
     for way in WAYS
     for tp in (2, 3, 4)
 ]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("name", "rule", "tp"), CASES)
 def test_equals_the_loop_over_chosen_experts(name: str, rule: str, tp: int) -> None:
     """Every gradient is compared, those of the routers and of the inputs of every block included."""
@@ -113,6 +114,7 @@ def test_few_tokens_are_summed_where_that_saves_calls() -> None:
     verifier("qwen2_moe").verify(2, plan).raise_for_failure()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("name", "implementation"), [("mixtral", "grouped_mm"), ("gpt_oss", "batched_mm")])
 def test_other_implementations_of_the_same_experts(name: str, implementation: str) -> None:
     config = MIXTURES[name].config()
@@ -206,6 +208,7 @@ class Stack(nn.Module):
 X = torch.randn(2, 5, 16, requires_grad=True)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", [ListOfExperts, InTurn])
 @pytest.mark.parametrize("tp", SIZES)
 def test_experts_that_are_modules_share_one_sum(kind: type[nn.Module], tp: int) -> None:

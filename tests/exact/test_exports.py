@@ -94,6 +94,7 @@ def by_deepspeed(name: str, plan: Any) -> nn.Module:
 LOADERS = {"tp_plan": by_transformers, "torch": by_torch, "deepspeed": by_deepspeed}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("system", LOADED)
 def test_an_export_gives_right_logits(system: str) -> None:
     if system == "deepspeed" and importlib.util.find_spec("deepspeed") is None:
@@ -123,6 +124,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("name", "system", "reason"), REFUSED)
 def test_what_a_system_cannot_express_is_refused_with_the_reason(name: str, system: str, reason: str) -> None:
     settings = WHOLE[system] if name in LOADED[system] else {}

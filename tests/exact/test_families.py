@@ -17,9 +17,9 @@ from tests.families import FAMILIES
 
 SIZES = (2, 3, 4, 8)
 CASES = [pytest.param(name, tp, id=f"{name}-tp{tp}") for name in FAMILIES for tp in SIZES]
-# Every family at one size, every size with a part of the families; the sweep has the others.
+# Every family at one size, every size with a part of the families; `make long` has the others.
 RUN = [
-    pytest.param(name, tp, id=f"{name}-tp{tp}", marks=() if i % len(SIZES) == j else pytest.mark.sweep)
+    pytest.param(name, tp, id=f"{name}-tp{tp}", marks=() if i % len(SIZES) == j else pytest.mark.long)
     for i, name in enumerate(FAMILIES)
     for j, tp in enumerate(SIZES)
 ]
@@ -31,6 +31,7 @@ def verifier(name: str) -> Verifier:
     return Verifier(FAMILIES[name].config())
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize(("name", "tp"), RUN)
 def test_equals_the_dense_model(name: str, tp: int) -> None:
     report = verifier(name).verify(tp)
@@ -69,6 +70,7 @@ def test_partial_sums_over_two_mesh_factors_are_reduced_in_one_call() -> None:
     assert [c.ranks for c in backward] == [8, 8]
 
 
+@pytest.mark.sample(40)
 @pytest.mark.parametrize(("name", "tp"), CASES)
 def test_every_large_weight_of_a_block_is_cut(name: str, tp: int) -> None:
     config = FAMILIES[name].config()

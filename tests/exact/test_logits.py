@@ -6,6 +6,7 @@ import copy
 import math
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, Shard
@@ -147,6 +148,7 @@ class OwnLoss(LlamaForCausalLM):
         return result
 
 
+@pytest.mark.sweep
 def test_the_plan_says_what_a_loss_reads() -> None:
     config = FAMILIES["llama"].config()
     for name in ("llama", "t5", "bart"):

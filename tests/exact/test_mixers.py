@@ -42,6 +42,7 @@ def large(name: str, tp: int) -> Iterator[ParameterPlan]:
         yield from (parameter for parameter in unit.parameters if parameter.elements >= 1000)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("name", "tp"), CASES)
 def test_equals_the_dense_model(name: str, tp: int) -> None:
     report = verifier(name).verify(tp)
@@ -94,6 +95,7 @@ def kept(cache: Cache) -> list[tuple[int, ...]]:
 WRITERS = [name for name in MIXERS if name != "zamba"]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", WRITERS)
 def test_tokens_are_the_dense_models_and_states_are_local(name: str) -> None:
     """Two programs a structure, one for the prompt and one for a token, however long the texts are."""

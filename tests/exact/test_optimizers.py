@@ -208,6 +208,7 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 NARROW = {OPTIMIZERS["Muon"]}
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers_step_as_on_the_dense_model(name: str) -> None:
     assert furthest(2, OPTIMIZERS[name]) < 1e-9

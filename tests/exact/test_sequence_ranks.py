@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -109,6 +110,7 @@ def around() -> dict[str, torch.Tensor]:
     return trained(model)
 
 
+@pytest.mark.sweep
 def test_fully_sharded_blocks_train_as_the_dense_model_does() -> None:
     true = trained(dense_model())
     for weights in run_ranks(around, 4):

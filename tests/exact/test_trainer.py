@@ -127,6 +127,7 @@ def expected_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[float],
     return run_ranks(dense, 1, tmp_path_factory.mktemp("dense"))[0]
 
 
+@pytest.mark.sweep
 def test_trainer_of_blocks_that_are_cut_over_positions(tmp_path: Path, expected_run: Any) -> None:
     expected, true = expected_run
     for found, state, kinds in run_ranks(on_positions, TP, tmp_path):

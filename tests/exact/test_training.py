@@ -101,6 +101,7 @@ def gradients(model: nn.Module) -> dict[str, Any]:
     return {n: None if p.grad is None else p.grad.clone() for n, p in model.named_parameters()}
 
 
+@pytest.mark.sample(1)
 # Two key/value heads on four ranks: parts of a fused weight are on two ranks each, the rest on one; on three, padding.
 @pytest.mark.parametrize(("name", "tp"), [("phi3", 4), ("llama", 3), ("gpt2", 2)])
 def test_norms_and_clipping_are_those_of_the_dense_model(name: str, tp: int) -> None:
@@ -336,6 +337,7 @@ class Adapted(nn.Module):
         return self.base(value) + self.up(self.down(value)) * 2.0
 
 
+@pytest.mark.sweep
 def test_low_rank_adapters_are_cut_with_what_they_correct() -> None:
     torch.manual_seed(0)
     model: Any = build_model(FAMILIES["llama"].config(), meta=False).requires_grad_(False)

@@ -99,6 +99,7 @@ def dropout_on_ranks() -> tuple[Any, ...]:
     return common, first, result, masks(model, 5), masks(model, 5, again=True), masks(model, 6), losses
 
 
+@pytest.mark.sweep
 def test_dropout_differs_between_slices_and_comes_again() -> None:
     runs = run_ranks(dropout_on_ranks, 2)
     common, first, result, *_ = runs[0]

@@ -1,6 +1,6 @@
 """Generation on real ranks: families write the dense model's tokens, at the planned collectives, with a cut cache.
 
-`make test` runs those whose caches and masks differ most, `make sweep` all.
+`make sweep` runs them on two ranks, `make long` on four.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ from autotp.runtime.ranks import CollectiveLog
 from tests.families import WRITERS
 
 NEW = 64
-# Fewer heads than ranks, one head for all, a bias by position, two kinds of layers, a short window, an encoder beside it.
-SAMPLE = {2: ("mistral", "t5"), 4: ("gemma3_text",)}
 
 
 @dataclass(frozen=True)
@@ -106,9 +104,10 @@ def gathered(log: CollectiveLog) -> tuple[int, ...]:
     return tuple(call.elements for call in log.calls if call.kind == "all_gather")
 
 
-@pytest.mark.parametrize("tp", [2, pytest.param(4, marks=pytest.mark.sweep)])
-def test_tokens_of_every_family_are_the_dense_models(tp: int, sweep: bool) -> None:
-    names = list(WRITERS if sweep else SAMPLE[tp])
+@pytest.mark.sweep
+@pytest.mark.parametrize("tp", [2, pytest.param(4, marks=pytest.mark.long)])
+def test_tokens_of_every_family_are_the_dense_models(tp: int) -> None:
+    names = list(WRITERS)
     ranks = run_ranks(write_all, tp, names, limit_s=600)
     for number, name in enumerate(names):
         dense = model_of(name)

@@ -40,8 +40,9 @@ FIRST = {"big_bird", "bitnet", "gpt_oss", "minimax_m2", "mllama", "whisper", "xl
 BASES = {"clip": 2, "convbert": 4}
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in FIRST else pytest.mark.sweep) for name in SAMPLE]
+    "name", [pytest.param(name, marks=() if name in FIRST else pytest.mark.long) for name in SAMPLE]
 )
 def test_a_family_is_right_and_cut(name: str) -> None:
     (record,) = measure(Kind(name, CAUSAL), (SAMPLE[name],))

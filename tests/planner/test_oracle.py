@@ -77,6 +77,7 @@ SIZES += [pytest.param(name, 2, id=f"{name}-tp2", marks=pytest.mark.sweep) for n
 SIZES += [pytest.param(name, 8, id=f"{name}-tp8") for name in LARGE]
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize(("name", "tp"), SIZES)
 def test_no_combination_of_cuts_is_better(name: str, tp: int) -> None:
     for block in blocks(name, tp):
@@ -108,6 +109,7 @@ TWO_FACTORS = [
 ]
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(("name", "tp", "machine", "tokens"), TWO_FACTORS)
 def test_no_joint_labelling_over_two_factors_is_cheaper(name: str, tp: int, machine: str, tokens: int) -> None:
     """The planner solves one factor after the other; the oracle both at once, with the joint price of joint calls."""
@@ -118,6 +120,7 @@ def test_no_joint_labelling_over_two_factors_is_cheaper(name: str, tp: int, mach
         assert chosen == pytest.approx(least_seconds(placement, block.weigher, bound=chosen), rel=1e-9)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("name", "tp"), [("deepseek_v2", 2), ("phi3", 4)])
 def test_cuts_that_are_not_chosen_are_placed_at_least_cost_too(name: str, tp: int) -> None:
     """An edited plan may ask for any of them: one low-rank projection cut and the other whole, for example."""

@@ -25,6 +25,7 @@ def planned(name: str, tp: int = 4) -> Plan:
     return autotp.plan(FAMILIES[name].config(), tp)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("tp", [2, 3, 8])
 @pytest.mark.parametrize("name", NAMES)
 def test_json_and_back_is_the_identity(name: str, tp: int) -> None:

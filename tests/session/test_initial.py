@@ -126,6 +126,7 @@ def padded(model: nn.Module) -> list[torch.Tensor]:
     ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", SIZES)
 def test_values_are_those_of_the_dense_models_own_code_at_every_number_of_ranks(name: str, sweep: bool) -> None:
     torch.manual_seed(5)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -49,6 +50,19 @@ class Contract:
     groups: tuple[int, ...] = ()
     tensors: Mapping[str, Source] = field(default_factory=dict)
     modes: Modes = field(default_factory=Modes)
+
+    def objects_read(self, unit: nn.Module) -> Iterator[Any]:
+        """What the guards are about: objects that they look into and what they find there, with the dicts and cells of these."""
+        found: dict[Source, Any] = {}
+        for guard in self.guards:
+            guard.source.get(unit, found)
+        for value in found.values():
+            yield value
+            yield own_attributes(value)
+            if isinstance(value, nn.Module):
+                yield from own_attributes(value).values()
+            elif isinstance(value, FunctionType):
+                yield from value.__closure__ or ()
 
     def bind(self, unit: nn.Module) -> Bound | None:
         """The contract for one unit; None where something else is found than the trace read."""

@@ -1,0 +1,23 @@
+"""The same cases under `torch.compile`, on real ranks: dynamo asks what a program leaned on before it runs what it compiled."""
+
+from __future__ import annotations
+
+import pytest
+
+from autotp.runtime.launch import run_ranks
+from tests.contract.play import assert_as_expected, cases, on_processes
+
+ALL = sorted(cases())
+SAMPLE = ALL[5::20]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(SAMPLE, id="sample"),
+        pytest.param([name for name in ALL if name not in SAMPLE], id="others", marks=pytest.mark.long),
+    ],
+)
+def test_compiled_on_real_ranks(names: list[str]) -> None:
+    everywhere = run_ranks(on_processes, 2, names, True, limit_s=3600)
+    assert_as_expected([outcome for outcomes in everywhere for outcome in outcomes])
