@@ -103,20 +103,19 @@ def _guard(source: Source | None, unit: Any, contract: Contract) -> None:
     """Have dynamo ask, at each call of what it compiles, whether a unit is still one that the chosen program is for."""
     if source is None:
         raise TraceError(f"{unit.unit.path} is made within the compiled region")
-    compiler = weakref.ref(unit.compiler)
+    kind, path, compiler = type(unit), unit.unit.path, weakref.ref(unit.compiler)  # the guard keeps no model alive
 
     def add(builder: Any, guard: Any) -> None:
         at_begin = replace(contract, modes=Modes())  # the compiled region may enter others before it comes to the unit
 
         def holds(now: Any) -> bool:
-            if type(now) is not type(unit) or now.compiler is not compiler():
+            if type(now) is not kind or now.compiler is not compiler():
                 return False
-            with (
-                torch._C._EnableTorchFunction()
-            ):  # which dynamo has disabled, and cut parameters say what they are by it
+            # Dynamo has disabled it, and cut parameters say what they are by it.
+            with torch._C._EnableTorchFunction():
                 return bool(now.is_as_known() and now.holds(at_begin))
 
-        text = get_verbose_code_parts(f"autotp: what {unit.unit.path} leans on is as it was", guard)
+        text = get_verbose_code_parts(f"autotp: what {path} leans on is as it was", guard)
         builder.get_guard_manager(guard).add_lambda_guard(holds, text, guard.user_stack)
 
     install_guard(source.make_guard(add))

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import torch.distributed as dist
 
 from . import operators
+from .callers import Callers
 from .shared import HostGroup
 
 PrefixStore = dist.PrefixStore  # type: ignore[attr-defined]
@@ -31,6 +32,7 @@ class Group:
 
     process_group: dist.ProcessGroup
     users: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
+    callers: Callers = field(default_factory=Callers)
     _host: list[HostGroup | None] = field(default_factory=list)
 
     def host(self) -> HostGroup | None:
@@ -38,6 +40,13 @@ class Group:
         if not self._host:
             self._host.append(_form_host_group(self.process_group))
         return self._host[0]
+
+    def mark(self, number: int) -> bool:
+        """Let collectives through shared memory fail on ranks that have another number; False where there is none."""
+        for host in self._host:
+            if host is not None:
+                host.mark = number
+        return any(self._host)
 
 
 @dataclass

@@ -99,7 +99,7 @@ class Meeting:
     def _reason(self, line: int) -> str:
         if self._words[line + _GAVE_UP]:
             return "met an error while others waited for it; its own output says why"
-        return "runs another collective, or one of another size"
+        return "runs another collective, one of another size, or in a call with other inputs"
 
     def _look(self, count: int, waited_s: float) -> None:
         """Raises RankLostError if a rank that is awaited will not come."""

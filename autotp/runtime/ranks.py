@@ -7,47 +7,26 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
 from ..axes.layout import Factor, Factors, coordinate, parts_of, peers
 from ..errors import PlacementError, UsageError
 from . import operators
+from .callers import MSG_PICKLED, Callers
 from .devices import CPU, check_backend
 from .groups import Group, free_unused, given_group, group_of, timeout_of
+from .log import CollectiveCall, CollectiveLog
 from .randomness import set_state, state_of
 from .shared import HostGroup
 
 PrefixStore = dist.PrefixStore  # type: ignore[attr-defined]
-
-
-@dataclass(frozen=True)
-class CollectiveCall:
-    """One collective that ran: what, when, over how many ranks, on how many elements of how many bytes."""
-
-    kind: str
-    phase: str
-    of: str
-    ranks: int
-    elements: int
-    element_bytes: int
-
-
-@dataclass
-class CollectiveLog:
-    """The collectives that one rank ran, in order."""
-
-    calls: list[CollectiveCall] = field(default_factory=list)
-
-    def count(self, phase: str, of: str = "activation") -> int:
-        """How many collectives ran in one phase on activations or on parameters."""
-        return sum(call.phase == phase and call.of == of for call in self.calls)
 
 
 class Ranks:
@@ -65,6 +44,9 @@ class Ranks:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Ranks:
         return self  # a copy of a model is on the same rank
+
+    def __reduce__(self) -> Any:
+        raise UsageError(MSG_PICKLED)
 
     def coordinate(self, factors: Factors) -> int:
         """This rank's position along some mesh factors."""
@@ -115,6 +97,11 @@ class Ranks:
         numbers = self._all_gather(mine, (Factor(self.size, 1),)) if self.size > 1 else []
         if any(int(other) != number for other in numbers):
             raise PlacementError(f"the ranks have different {what}; they need equal models, inputs and versions")
+
+    def begin_call(self, model: nn.Module, number: int) -> bool:
+        """A call of a model begins. Collectives compare the number, that of its inputs, with other ranks'; returns False if
+        they cannot. Raises UsageError if another thread is in a call, or in a forked process."""
+        return True
 
     def prepare(self, over: Iterable[Factors], device: torch.device) -> None:
         """Make what collectives over these factors need on a device. All ranks call it together, with the same factors."""
@@ -273,6 +260,19 @@ class ProcessRanks(Ranks):
                 yield received
             elif self.rank == sender:
                 dist.send(value.contiguous(), dst=self.line[0], group=group)
+
+    def begin_call(self, model: nn.Module, number: int) -> bool:
+        self._callers.begin(model)
+        return sum(group.mark(number) for group in self._groups.values()) == len(self._groups)
+
+    @functools.cached_property
+    def _callers(self) -> Callers:
+        return self._group((Factor(self.size, 1),)).callers
+
+    def _note(self, kind: str, phase: str, of: str, factors: Factors, value: torch.Tensor) -> None:
+        if not torch.compiler.is_compiling():
+            self._callers.check()
+        super()._note(kind, phase, of, factors, value)
 
     def _all_reduce(self, value: torch.Tensor, factors: Factors, op: str) -> torch.Tensor:
         host = self.host_group(factors, value.device)

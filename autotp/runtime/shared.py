@@ -48,7 +48,7 @@ class HostGroup:
         header = _header_bytes(self.size)
         self._meeting = Meeting(memoryview(memory)[:header].cast("q"), rank, processes, timeout_s)
         self._slots = torch.frombuffer(memory, dtype=torch.uint8)[header:].view(2, self.size, SLOT_BYTES)
-        self._turn = 0
+        self._turn, self.mark = 0, 0  # the mark is joined to what every meeting compares
         self._views: dict[tuple[str, torch.Size, torch.dtype], _Views] = {}
 
     @staticmethod
@@ -103,7 +103,7 @@ class HostGroup:
         slots = halves[self._turn]
         self._turn ^= 1
         slots[self.rank].copy_(value)
-        self._meeting.meet(note)
+        self._meeting.meet(note ^ self.mark)
         return slots
 
     def _make_views(self, key: tuple[str, torch.Size, torch.dtype]) -> _Views:
@@ -160,7 +160,7 @@ class HostGroup:
             yield start, stop, half
 
     def _meet(self, kind: str, flat: torch.Tensor, place: int) -> None:
-        self._meeting.meet(hash((_number(kind, flat.dtype), flat.numel(), place)))
+        self._meeting.meet(hash((_number(kind, flat.dtype), flat.numel(), place)) ^ self.mark)
 
 
 @functools.cache

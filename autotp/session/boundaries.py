@@ -23,7 +23,8 @@ from ..planner.plan import CollectivePlan, Plan, UnitPlan
 from ..planner.survey import Example, Survey
 from ..planner.weigh import Weigher
 from ..planner.work import placed_as_planned
-from ..runtime.ranks import CollectiveLog, Ranks
+from ..runtime.log import CollectiveLog
+from ..runtime.ranks import Ranks
 from ..runtime.sequence import CutSequence, cut_over_positions, made_whole
 from ..runtime.settled import settle
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from typing import Any
+from zlib import crc32
 
 import torch
 import torch.distributed as dist
@@ -19,26 +21,61 @@ MSG_AVERAGED = (
     " rank's tensor-parallel group; give it the group of the replicas, process_group=mesh['dp'].get_group(), or train with"
     " autotp.ParallelTrainer"
 )
+CHECK_INPUTS = "AUTOTP_CHECK_INPUTS"  # a variable of the environment: "0" compares the inputs of the first call only
+_EVERY = 64  # how many calls there are from one check to the next where it takes a collective of its own
+_ENTRIES = {0: 1, 1: 4096, 2: 64, 3: 16}  # of each dim, by the number of dims; of more dims 8
+_WORD = 0xFFFFFFFF  # hashes of numbers, unlike those of text, are the same in every process
+_OF_NUMPY = frozenset((torch.bool, torch.int64, torch.int32, torch.float32, torch.float64, torch.uint8))
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def refuse_misuse(model: nn.Module, ranks: Ranks) -> None:
-    """Let calls of a parallel model raise UsageError inside a DDP over its own group, and the first one PlacementError where
-    the ranks have different inputs."""
+    """Let calls of a parallel model raise UsageError inside a DDP over its own group, from a second thread and in a forked
+    process, and where the ranks have different inputs PlacementError in the first call, RankLostError in a later one."""
     if ranks.size > 1:
         model.register_forward_pre_hook(_Check(ranks), with_kwargs=True)
 
 
 class _Check:
     def __init__(self, ranks: Ranks) -> None:
-        self.ranks, self.compared = ranks, False
+        self.ranks, self.calls = ranks, 0
+        self.always = os.environ.get(CHECK_INPUTS, "1") != "0"
 
     def __call__(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if torch.compiler.is_compiling():
             return
         _check_average(self.ranks)
-        if not self.compared:
-            self.compared = True
+        on_host = self.always and self.ranks.device.type == "cpu"
+        compared = self.ranks.begin_call(model, _sample((args, kwargs)) if on_host and self.calls else 0)
+        if not self.calls:
             self.ranks.check_agreement(_digest((args, kwargs)), "inputs")
+        elif self.always and not (on_host and compared) and self.calls % _EVERY == 0:
+            self.ranks.check_agreement(str(_sample((args, kwargs))), "inputs")
+        self.calls += 1
+
+
+def _sample(inputs: Any) -> int:
+    """A number for the call's own tensors: their shapes, and entries that lie evenly in them. What they hold in objects, as a
+    cache does, may differ between ranks."""
+    if isinstance(inputs, (list, tuple)):
+        return hash(tuple([_sample(value) for value in inputs])) & _WORD
+    if isinstance(inputs, dict):
+        return hash(tuple([_sample(value) for value in inputs.values()])) & _WORD
+    if type(inputs) is not torch.Tensor or inputs.layout is not torch.strided or inputs.device.type == "meta":
+        return 0
+    found, entries = _array(inputs), _ENTRIES.get(inputs.dim(), 8)
+    if found.size > entries:
+        found = found[tuple([slice(None, None, -(-size // entries) or 1) for size in found.shape])]
+    return crc32(found.tobytes(), hash((*inputs.shape, inputs.element_size())) & _WORD)
+
+
+def _array(value: torch.Tensor) -> Any:
+    """The same bytes as an array of numpy, which has no narrow floats."""
+    try:
+        return value.numpy()
+    except (TypeError, RuntimeError):  # nor gradients, nor devices
+        value = value.detach().cpu().resolve_conj().resolve_neg()
+        return (value if value.dtype in _OF_NUMPY else value.view(_INTEGERS[value.element_size()])).numpy()
 
 
 def _check_average(ranks: Ranks) -> None:
@@ -55,5 +92,5 @@ def _digest(inputs: Any) -> str:
     for value in pytree.tree_leaves(inputs):
         if type(value) is torch.Tensor and value.device.type != "meta":
             found.update(f"{value.dtype}{tuple(value.shape)}".encode())
-            found.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+            found.update(_array(value).tobytes())
     return found.hexdigest()

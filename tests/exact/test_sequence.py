@@ -23,7 +23,8 @@ from autotp.planner.make import make_plan
 from autotp.planner.plan import Plan
 from autotp.planner.survey import survey
 from autotp.report.diff import GraphDiff, make_diff
-from autotp.runtime.ranks import CollectiveLog, Ranks
+from autotp.runtime.log import CollectiveLog
+from autotp.runtime.ranks import Ranks
 from autotp.runtime.sequence import CutSequence
 from autotp.runtime.simulate import simulate
 from autotp.session.study import Study

@@ -20,7 +20,7 @@ import autotp
 from autotp.checkpoint.full import state_of
 from autotp.huggingface.models import build_model
 from autotp.runtime.launch import run_ranks
-from autotp.runtime.ranks import CollectiveLog
+from autotp.runtime.log import CollectiveLog
 from tests.families import WRITERS
 
 NEW = 64

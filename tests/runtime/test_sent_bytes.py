@@ -11,7 +11,8 @@ from autotp.dispatch.apply import apply_plan
 from autotp.planner.cost import wire_bytes
 from autotp.planner.formula import evaluate, sizes
 from autotp.planner.plan import Plan
-from autotp.runtime.ranks import CollectiveCall, Ranks
+from autotp.runtime.log import CollectiveCall
+from autotp.runtime.ranks import Ranks
 from autotp.runtime.simulate import simulate
 from autotp.verify import Verifier, run
 from tests.families import FAMILIES
