@@ -27,7 +27,9 @@ from .stored import DTYPES, read_metadata, read_safetensors
 
 MANIFEST, PLAN, COMPUTED = "autotp.json", "plan.json", "computed.safetensors"
 VERSION = 2
-MSG_CHANGED = "{file} is not what autotp shard wrote: its bytes have changed; copy it again, or cut the checkpoint anew"
+MSG_CHANGED = (
+    "{file} is not what autotp shard wrote: its bytes have changed; copy it again, or cut the checkpoint again"
+)
 MSG_OTHER_RANK = "{file} is that of {found}, not that of rank {rank} of {tp}; put every rank's folder back in its place"
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _SIZE = {"type": "integer", "minimum": 0, "maximum": 2**48, "description": "a size"}
@@ -83,7 +85,7 @@ class Manifest:
         file = folder / MANIFEST
         data = parse_json(read_text(file, CheckpointError), str(file), CheckpointError)
         if isinstance(data, dict) and isinstance(data.get("version"), int) and data["version"] != VERSION:
-            raise CheckpointError(f"{file} has version {data['version']}, this autotp reads {VERSION}; cut it anew")
+            raise CheckpointError(f"{file} has version {data['version']}, this autotp reads {VERSION}; cut it again")
         conform(data, _SCHEMA, str(file), CheckpointError)
         return Manifest(data["tp"], {n: (d, tuple(s)) for n, (d, s) in data["tensors"].items()}, data["checksums"])
 
@@ -125,7 +127,7 @@ class _Ghost:
     def open(self) -> torch.Tensor:
         raise CheckpointError(
             f"this transformers looks at tensor {self.name!r} while it builds the model, the one that was there when the"
-            " checkpoint was cut did not; merge and cut it anew with that one"
+            " checkpoint was cut did not; merge and cut it again with that one"
         )
 
 
@@ -153,13 +155,13 @@ def metadata_of(rank: int, tp: int) -> dict[str, str]:
 def part_of(entries: Entries, folder: Path, name: str, layouts: Sequence[Layout] | None, like: torch.Tensor) -> Lazy:
     """One rank's part of a tensor, in the dtype of `like`. Raises CheckpointError if it is not there or of a wrong shape."""
     if name not in entries:
-        raise CheckpointError(f"{folder / WEIGHTS} lacks tensor {name!r}; cut the checkpoint anew")
+        raise CheckpointError(f"{folder / WEIGHTS} lacks tensor {name!r}; cut the checkpoint again")
     entry = entries[name]
     wanted = tuple(layout.local_size for layout in layouts) if layouts else tuple(like.shape)
     if tuple(entry.shape) != wanted:
         raise CheckpointError(
             f"tensor {name!r} of {folder / WEIGHTS} has the shape {tuple(entry.shape)}, the plan needs {wanted};"
-            " cut the checkpoint anew"
+            " cut the checkpoint again"
         )
     return Lazy.of(entry, entry.shape, entry.dtype).to(like.dtype)  # type: ignore[return-value]
 

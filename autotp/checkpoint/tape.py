@@ -157,7 +157,7 @@ class Tape(TorchDispatchMode):
 
     @torch.no_grad()
     def compute(self, place: Place) -> torch.Tensor:
-        """The data of a tensor, computed anew: nothing of it is kept, and what it is made from is freed on the way."""
+        """The data of a tensor, computed again: nothing of it is kept, and what it is made from is freed on the way."""
         with _disable_current_modes():
             memory: dict[int, torch.UntypedStorage] = {}
             chosen = self._leading_to(place.storage)

@@ -105,7 +105,7 @@ def build_model(config: Any, *, meta: bool = True) -> PreTrainedModel:
 
 
 def builder(model: nn.Module) -> Callable[[], nn.Module] | None:
-    """What builds a transformers model anew, with initial values, from its configuration; None for other modules."""
+    """What builds a new transformers model, with initial values, from its configuration; None for other modules."""
     if not isinstance(model, PreTrainedModel):
         return None
     kind: Any = type(model)

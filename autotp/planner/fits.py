@@ -19,7 +19,7 @@ def check_fits(model: nn.Module, plan: Plan, units: Mapping[str, int]) -> None:
         for path in unit.instances:
             if path not in units:
                 raise PlanError(
-                    f"the plan has the instance {brief(path)}, and no unit of the model is there; make the plan anew"
+                    f"the plan has the instance {brief(path)}, and no unit of the model is there; make a new plan"
                 )
             if units[path] != units[unit.instances[0]]:
                 raise PlanError(
@@ -29,16 +29,16 @@ def check_fits(model: nn.Module, plan: Plan, units: Mapping[str, int]) -> None:
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters(remove_duplicate=False)}
     planned = plan.parameter_shapes()
     if more := sorted(planned.keys() - shapes.keys()):
-        raise PlanError(f"the plan has the parameter {brief(more[0])}, which the model has not; make the plan anew")
+        raise PlanError(f"the plan has the parameter {brief(more[0])}, which the model has not; make a new plan")
     if less := sorted(shapes.keys() - planned.keys()):
-        raise PlanError(f"the plan lacks the parameter {brief(less[0])} of the model; make the plan anew")
+        raise PlanError(f"the plan lacks the parameter {brief(less[0])} of the model; make a new plan")
     for name, shape in shapes.items():
         if planned[name] != shape:
             raise PlanError(
-                f"the plan has {brief(name)} in the shape {planned[name]}, the model in {shape}; make the plan anew"
+                f"the plan has {brief(name)} in the shape {planned[name]}, the model in {shape}; make a new plan"
             )
     tied = {frozenset(names) for names in parameter_owners(model).values() if len(names) > 1}
     said = {frozenset(names) for names in plan.tied}
     for names in said ^ tied:
         where = "the plan" if names in said else "the model"
-        raise PlanError(f"only in {where} {', '.join(map(brief, sorted(names)))} are tied together; make the plan anew")
+        raise PlanError(f"only in {where} {', '.join(map(brief, sorted(names)))} are tied together; make a new plan")

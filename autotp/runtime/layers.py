@@ -91,7 +91,7 @@ def _both(kind: type[ParallelLayer], dense: type[nn.Module]) -> type[ParallelLay
 
 
 def _dense(kind: type) -> type:
-    """The dense class of a made one. A class that somebody derived from a made one, as parametrizations do, is derived anew."""
+    """The dense class of a made one. A class that somebody derived from a made one, as parametrizations do, is derived again."""
     if kind in _made.values():
         return kind.__bases__[1]
     bases = tuple(_dense(base) if issubclass(base, ParallelLayer) else base for base in kind.__bases__)

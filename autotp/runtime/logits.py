@@ -1,4 +1,4 @@
-"""Logits as they leave a head that is cut over the vocabulary: this rank's slice, whole for whoever needs them whole.
+"""Logits as they leave a head that is cut over the vocabulary: this rank's slice, whole for code that needs them whole.
 
 Pointwise functions, views and the cross-entropy work on the slice. Every other operator gets whole logits, at one
 all-gather, so the model's own Python computes what it always did.

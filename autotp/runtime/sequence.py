@@ -127,7 +127,7 @@ def gather_positions(
     """The whole value from every rank's positions; backward, this rank's positions of the gradient.
 
     Over the mesh factors in `summed` every rank has only its part of the gradient's sum: over all ranks it is reduced and
-    scattered, over some of them reduced and then sliced. With `again` the backward may gather it anew in place of keeping it.
+    scattered, over some of them reduced and then sliced. With `again` the backward may gather it again in place of keeping it.
     """
     return _Gather.apply(local, ranks, dim, length, summed, again)
 

@@ -13,9 +13,9 @@ from ..planner.survey import Survey
 from ..planner.work import placed_as_planned
 
 MSG_NOT_TRACED = (
-    "the plan cuts the unit {unit}, which this model is not traced in; make the plan anew with autotp.plan(...)"
+    "the plan cuts the unit {unit}, which this model is not traced in; make a new plan with autotp.plan(...)"
 )
-MSG_NOT_PLACED = "no placement is known for {unit} under the plan's layouts ({error}); make the plan anew"
+MSG_NOT_PLACED = "no placement is known for {unit} under the plan's layouts ({error}); make a new plan"
 
 
 def accept(plan: Plan, found: Survey, rules: tuple[Path, ...] = ()) -> Plan:

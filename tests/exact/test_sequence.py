@@ -148,7 +148,7 @@ def test_a_shorter_sequence_and_a_call_without_gradients_are_not_cut() -> None:
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable")
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpointed_blocks(reentrant: bool) -> None:
-    """What is computed anew keeps its input whole, and stops before the last sum. Reentrant checkpointing runs blocks without
+    """What is computed again keeps its input whole, and stops before the last sum. Reentrant checkpointing runs blocks without
     gradients first, which are not cut, and then as if there were no checkpointing."""
 
     def run(model: Any, ranks: Ranks) -> Any:

@@ -144,7 +144,7 @@ def test_a_copy_is_a_model_of_its_own_and_a_pickle_is_refused() -> None:
 
 
 def worlds() -> list[float]:
-    """Two models take turns; the world ends and begins anew; a model of before and one of now."""
+    """Two models take turns; the world ends and a new one begins; a model of before and one of now."""
     pairs = [models(seed) for seed in range(2)]
     found = [far(model, dense, given(i)) for i in range(3) for dense, model in pairs]
     rank, size, store = dist.get_rank(), dist.get_world_size(), dist.distributed_c10d._get_default_store()

@@ -56,7 +56,7 @@ class _Maker:
         if unit is None or unit.shape not in self.found.traced:
             raise PlanError(
                 f"the plan has the unit {plan.instances[0] or '(the whole model)'}, which this model is not traced in; "
-                "make the plan anew with autotp.plan(...)"
+                "make a new plan with autotp.plan(...)"
             )
         module = type(self.dense.get_submodule(unit.path)).__name__
         if not plan.layouts():

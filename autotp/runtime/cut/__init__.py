@@ -1,1 +1,1 @@
-"""Cut parameters, their gradients and what is made of them: the dense tensor to whoever looks, this rank's part in memory."""
+"""Cut parameters, their gradients and what is made of them: the dense tensor when read, this rank's part in memory."""

@@ -1,4 +1,4 @@
-"""Cut parameters, their gradients and what is made of them: the dense tensor to whoever looks, this rank's part in memory.
+"""Cut parameters, their gradients and what is made of them: the dense tensor when read, this rank's part in memory.
 
 Sizes are the whole's. What is done element by element happens to the part, a sum over everything is one collective, and
 every other function gets the whole, gathered for it: so all of them compute what they do on the dense model, on every rank.

@@ -1,5 +1,5 @@
 """Views of a cut tensor: rows, the transposed, a flat one. They are of a whole that was gathered, and behave as the dense
-tensor's do: what is written into one is taken over by the part, and after a write into the part they are gathered anew."""
+tensor's do: what is written into one is taken over by the part, and after a write into the part they are gathered again."""
 
 from __future__ import annotations
 
