@@ -60,7 +60,7 @@ def initialize(
     Args:
         model: what `parallelize` returned for a model that was built under `torch.device("meta")`.
         seed: another seed, other values; the same on all ranks.
-        build: builds the dense model, again, with its initial values. Needed for a module that is not from transformers;
+        build: builds the dense model again, with its initial values. Needed for a module that is not from transformers;
             such a one is built from its configuration. Values are drawn in the dtype that it gives them, and become the model's.
         device: where the weights go; unless given, where `parallelize` found that this rank computes.
 
