@@ -44,41 +44,41 @@ os.register_at_fork(after_in_child=_count_fork)
 
 
 class Callers:
-    """The threads of this process that call the models of one group of ranks."""
+    """The threads of this process that compute with the models of one group of ranks."""
 
     def __init__(self) -> None:
         self._forks, self._thread, self._lock = _forks, 0, threading.Lock()
         self._models: list[weakref.ref[nn.Module]] = []
 
-    def begin(self, model: nn.Module) -> None:
-        """A call of a model begins. Raises UsageError if another thread is in a call or a backward, or in a forked process."""
-        me = threading.get_ident()
-        with self._lock:
-            if all(known() is not model for known in self._models):
-                self._models = [*(known for known in self._models if known() is not None), weakref.ref(model)]
-            if self._thread != me and self._thread:
-                calls, backward = self._inside(self._thread)
-                if calls or backward:
-                    raise UsageError(MSG_THREADS)
-            self._thread = me
-        self.check()
+    def add(self, model: nn.Module) -> None:
+        """Let a model be one of the group's."""
+        self._models = [*(known for known in self._models if known() is not None), weakref.ref(model)]
 
     def check(self) -> None:
-        """A collective begins. Raises UsageError as `begin` does; a backward may run in threads of its own."""
+        """A call or a collective begins in this thread.
+
+        Raises UsageError while another thread is in a call of a model, or of a part of one, or in a backward, and in a forked
+        process. A backward may run in threads of its own.
+        """
         if _forks != self._forks:
             raise UsageError(MSG_FORKED)
-        if self._thread and threading.get_ident() != self._thread:
-            calls, backward = self._inside(self._thread)
-            in_backward = torch._C._current_graph_task_id() != -1
-            if (calls and not backward) if in_backward else (calls or backward):
-                raise UsageError(MSG_THREADS)
+        me = threading.get_ident()
+        if me != self._thread:
+            with self._lock:
+                in_backward = torch._C._current_graph_task_id() != -1
+                calls, backward = self._inside(self._thread)
+                if (calls and not backward) if in_backward else (calls or backward):
+                    raise UsageError(MSG_THREADS)
+                if not in_backward:
+                    self._thread = me
 
     def _inside(self, thread: int) -> tuple[bool, bool]:
-        """Whether a thread is in a call of a model, and in a backward."""
-        codes = [(frame.f_code, frame) for frame in _frames(thread)]
-        models = [model() for model in self._models]
-        calls = any(code is _CALL and any(frame.f_locals["self"] is model for model in models) for code, frame in codes)
-        return calls, any(code is _BACKWARD for code, _ in codes)
+        """Whether a thread is in a call, and in a backward."""
+        frames = list(_frames(thread))
+        called = [frame.f_locals["self"] for frame in frames if frame.f_code is _CALL]
+        models = [model for model in (known() for known in self._models) if model is not None]
+        parts = {id(part) for model in models for part in model.modules()} if called else set()
+        return any(id(module) in parts for module in called), any(frame.f_code is _BACKWARD for frame in frames)
 
 
 def _frames(thread: int) -> Iterator[types.FrameType]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -25,8 +25,7 @@ from .groups import Group, free_unused, given_group, group_of, timeout_of
 from .log import CollectiveCall, CollectiveLog
 from .randomness import set_state, state_of
 from .shared import HostGroup
-
-PrefixStore = dist.PrefixStore  # type: ignore[attr-defined]
+from .store import exchange_by_store
 
 
 class Ranks:
@@ -40,6 +39,7 @@ class Ranks:
         """`device` is where this rank computes."""
         self.rank, self.size, self.device = rank, size, device
         self.sum_in_float32 = False
+        self.model: weakref.ref[nn.Module] | None = None  # that these ranks were made for
         self._log: CollectiveLog | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Ranks:
@@ -98,7 +98,7 @@ class Ranks:
         if any(int(other) != number for other in numbers):
             raise PlacementError(f"the ranks have different {what}; they need equal models, inputs and versions")
 
-    def begin_call(self, model: nn.Module, number: int) -> bool:
+    def begin_call(self, number: int) -> bool:
         """A call of a model begins. Collectives compare the number, that of its inputs, with other ranks'; returns False if
         they cannot. Raises UsageError if another thread is in a call, or in a forked process."""
         return True
@@ -231,23 +231,7 @@ class ProcessRanks(Ranks):
         return self._group(factors).host() if device.type == "cpu" else None
 
     def exchange(self, text: str, what: str, timeout_s: float) -> list[str]:
-        name = "-".join(map(str, self.line))
-        store = PrefixStore(f"autotp/{name}", dist.distributed_c10d._get_default_store())
-        number = store.add(f"calls/{self.rank}", 1)  # counted in the store: every object for this group shares it
-        keys = [f"{number}/{rank}" for rank in range(self.size)]
-        store.set(keys[self.rank], text)
-        try:
-            store.wait(keys, timedelta(seconds=timeout_s))
-        except RuntimeError:
-            absent = [rank for rank, key in enumerate(keys) if not store.check([key])]
-            store.delete_key(keys[self.rank])
-            store.add(f"calls/{self.rank}", -1)  # as if it had not been called, so that a later call meets the others
-            raise UsageError(
-                f"{what} was not called by ranks {absent} within {timeout_s:.0f} s; every rank must call it"
-            ) from None
-        texts = [text.decode() for text in store.multi_get(keys)]
-        store.delete_key(f"{number - 1}/{self.rank}")  # everybody is here, so nobody reads that any more
-        return texts
+        return exchange_by_store(self.line, self.rank, text, what, timeout_s)
 
     def to_first(self, value: torch.Tensor, senders: Sequence[int]) -> Iterator[torch.Tensor]:
         group = self.group((Factor(self.size, 1),)) if self.size > 1 else None
@@ -261,13 +245,16 @@ class ProcessRanks(Ranks):
             elif self.rank == sender:
                 dist.send(value.contiguous(), dst=self.line[0], group=group)
 
-    def begin_call(self, model: nn.Module, number: int) -> bool:
-        self._callers.begin(model)
+    def begin_call(self, number: int) -> bool:
+        self._callers.check()
         return sum(group.mark(number) for group in self._groups.values()) == len(self._groups)
 
     @functools.cached_property
     def _callers(self) -> Callers:
-        return self._group((Factor(self.size, 1),)).callers
+        found = self._group((Factor(self.size, 1),)).callers
+        if self.model is not None and (model := self.model()) is not None:
+            found.add(model)
+        return found
 
     def _note(self, kind: str, phase: str, of: str, factors: Factors, value: torch.Tensor) -> None:
         if not torch.compiler.is_compiling():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import weakref
 from typing import Any
 from zlib import crc32
 
@@ -33,6 +34,7 @@ def refuse_misuse(model: nn.Module, ranks: Ranks) -> None:
     """Let calls of a parallel model raise UsageError inside a DDP over its own group, from a second thread and in a forked
     process, and where the ranks have different inputs PlacementError in the first call, RankLostError in a later one."""
     if ranks.size > 1:
+        ranks.model = weakref.ref(model)
         model.register_forward_pre_hook(_Check(ranks), with_kwargs=True)
 
 
@@ -46,7 +48,7 @@ class _Check:
             return
         _check_average(self.ranks)
         on_host = self.always and self.ranks.device.type == "cpu"
-        compared = self.ranks.begin_call(model, _sample((args, kwargs)) if on_host and self.calls else 0)
+        compared = self.ranks.begin_call(_sample((args, kwargs)) if on_host and self.calls else 0)
         if not self.calls:
             self.ranks.check_agreement(_digest((args, kwargs)), "inputs")
         elif self.always and not (on_host and compared) and self.calls % _EVERY == 0:

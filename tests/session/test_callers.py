@@ -59,9 +59,14 @@ def second_threads() -> tuple[dict[str, Any], list[float]]:
     dense, model = models()
     seen: dict[str, Any] = {}
     weight = model.blocks[0].up.weight
-    others = {"call": lambda: model(given(2)), "read": lambda: weight.norm(), "backward": lambda: model(given(2)).sum()}
+    others = {
+        "part": lambda: model.blocks[0](given(2)),  # without the model around it
+        "call": lambda: model(given(2)),
+        "read": lambda: weight.norm(),
+        "backward": lambda: model(given(2)).sum(),
+    }
     right = [far(model, dense, given(1))]
-    for name in ("call", "read"):
+    for name in ("part", "call", "read"):
         handle = model.register_forward_hook(
             lambda *unused, name=name: seen.update({name: in_thread(others[name])}), prepend=True
         )
@@ -78,9 +83,24 @@ def second_threads() -> tuple[dict[str, Any], list[float]]:
 def test_a_second_thread_is_refused_while_another_one_computes() -> None:
     for seen, right in run_ranks(second_threads, 2):
         assert {type(error) for error in seen.values()} == {UsageError}, seen
-        assert len(seen) == 3
+        assert len(seen) == 4
         assert all("another thread" in str(error) for error in seen.values())
         assert max(right) < 1e-12
+
+
+def parts_in_two_threads() -> tuple[Any, float]:
+    """The model itself is never called."""
+    dense, model = models()
+    seen: list[Any] = []
+    first, other = model.blocks[0], model.blocks[1]
+    first.norm.register_forward_hook(lambda *unused: seen.append(in_thread(lambda: other(given(2)))))
+    return (far(first, dense.blocks[0], given(1)), seen)[::-1]
+
+
+def test_parts_of_a_model_are_watched_too() -> None:
+    for seen, difference in run_ranks(parts_in_two_threads, 2):
+        assert {type(error) for error in seen} == {UsageError}, seen
+        assert difference < 1e-12
 
 
 def in_another_order() -> str:
