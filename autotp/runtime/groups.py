@@ -19,8 +19,7 @@ import torch.distributed as dist
 from . import operators
 from .callers import Callers
 from .shared import HostGroup
-
-PrefixStore = dist.PrefixStore  # type: ignore[attr-defined]
+from .store import PrefixStore
 
 # Sets of global ranks that share no rank; each rank's group is that of the set it is in.
 Parts: TypeAlias = tuple[tuple[int, ...], ...]

@@ -22,6 +22,10 @@ MSG_AVERAGED = (
     " rank's tensor-parallel group; give it the group of the replicas, process_group=mesh['dp'].get_group(), or train with"
     " autotp.ParallelTrainer"
 )
+MSG_CAPTURED = (
+    "torch.export and torch.jit.trace would keep the programs of one call, and nothing of what a parallel model checks at every"
+    " call; use torch.compile, or capture the dense model"
+)
 CHECK_INPUTS = "AUTOTP_CHECK_INPUTS"  # a variable of the environment: "0" compares the inputs of the first call only
 _EVERY = 64  # how many calls there are from one check to the next where it takes a collective of its own
 _ENTRIES = {0: 1, 1: 4096, 2: 64, 3: 16}  # of each dim, by the number of dims; of more dims 8
@@ -31,8 +35,11 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def refuse_misuse(model: nn.Module, ranks: Ranks) -> None:
-    """Let calls of a parallel model raise UsageError inside a DDP over its own group, from a second thread and in a forked
-    process, and where the ranks have different inputs PlacementError in the first call, RankLostError in a later one."""
+    """Let calls of a parallel model raise an error where they would give wrong numbers.
+
+    UsageError inside a DDP over its own group, from a second thread, in a forked process and in captures that keep no guards;
+    where the ranks have different inputs PlacementError in the first call, RankLostError in a later one.
+    """
     if ranks.size > 1:
         ranks.model = weakref.ref(model)
         model.register_forward_pre_hook(_Check(ranks), with_kwargs=True)
@@ -44,8 +51,12 @@ class _Check:
         self.always = os.environ.get(CHECK_INPUTS, "1") != "0"
 
     def __call__(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if torch.compiler.is_exporting():
+            raise UsageError(MSG_CAPTURED)
         if torch.compiler.is_compiling():
             return
+        if torch._C._get_tracing_state() is not None:  # of torch.jit
+            raise UsageError(MSG_CAPTURED)
         _check_average(self.ranks)
         on_host = self.always and self.ranks.device.type == "cpu"
         compared = self.ranks.begin_call(_sample((args, kwargs)) if on_host and self.calls else 0)

@@ -26,5 +26,23 @@ def call_wrongly() -> None:
         DistributedDataParallel(model)(input_ids=ids)
 
 
+def capture() -> list[str]:
+    ids = torch.arange(3, 15).reshape(2, 6)
+    model = autotp.parallelize(build_model(FAMILIES["llama"].config(), meta=False)).eval()
+    model(input_ids=ids)
+    messages = []
+    for captured in (lambda: torch.jit.trace(model, (ids,), strict=False), lambda: torch.export.export(model, (ids,))):
+        with pytest.raises(UsageError) as caught:
+            captured()
+        messages.append(str(caught.value))
+    return messages
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.jit is
+def test_captures_that_keep_no_guards_are_refused() -> None:
+    for messages in run_ranks(capture, 2):
+        assert all("capture the dense model" in message for message in messages)
+
+
 def test_other_inputs_and_averaged_slices_are_refused() -> None:
     run_ranks(call_wrongly, 2)
