@@ -30,7 +30,7 @@ lint: $(INSTALLED) ## ruff (rules and format) and mypy
 test: lint ## lint, then all tests
 	$(BIN)/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder
 
-sweep: $(INSTALLED) ## what `make test` runs a sample of: every family on real ranks, longer lists of cases, more killed runs
+sweep: $(INSTALLED) ## what `make test` runs a sample of: more families on real ranks, longer lists of cases, more killed runs
 	$(BIN)/python -m pytest -q -n auto --sweep
 
 long: $(INSTALLED) ## what takes too long for CI (every task on the test device, long lists of made-up programs), and open cases

@@ -32,28 +32,37 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """A sweep is what is marked so and what it makes more of. Long files first: at the end, no worker waits for another that
     has just begun one."""
     sweeping, long = bool(config.getoption("--sweep")), bool(config.getoption("--long"))
-    kept = [item for item in items if _is_marked(item, "long") == long]
-    if not long:
-        beyond = _beyond_samples(kept)
-        kept = [item for item in kept if (item in beyond or _grows(item) if sweeping else item not in beyond)]
+    beyond, far_beyond = _beyond_samples(items)
+    if long:
+        kept = [item for item in items if item in far_beyond]
+    elif sweeping:
+        kept = [item for item in items if item not in far_beyond and (item in beyond or _grows(item))]
+    else:
+        kept = [item for item in items if item not in beyond | far_beyond]
     config.hook.pytest_deselected(items=list(set(items) - set(kept)))
     items[:] = kept
     first = ("tests/axes", "tests/contract", "tests/exact", "tests/checkpoint", "tests/cli")
     items.sort(key=lambda item: not item.nodeid.startswith(first))
 
 
-def _beyond_samples(items: list[pytest.Item]) -> set[pytest.Item]:
-    """What is marked `sweep`, and of a test that is marked `sample(n)` the cases beyond n that lie evenly among all."""
+def _beyond_samples(items: list[pytest.Item]) -> tuple[set[pytest.Item], set[pytest.Item]]:
+    """What only a sweep runs, and what only `make long` does.
+
+    Marks say so; and of a test that is marked `sample(n)` the cases beyond n that lie evenly among all.
+    """
     beyond = {item for item in items if _is_marked(item, "sweep")}
+    far_beyond = {item for item in items if _is_marked(item, "long")}
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item not in beyond and _is_marked(item, "sample"):
+        if item not in beyond | far_beyond and _is_marked(item, "sample"):
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for every in cases.values():
-        number = every[0].get_closest_marker("sample").args[0]  # type: ignore[union-attr]
-        sample = {i * len(every) // number for i in range(number)}
-        beyond.update(item for i, item in enumerate(every) if i not in sample)
-    return beyond
+        mark = every[0].get_closest_marker("sample")
+        assert mark is not None
+        sample = {i * len(every) // mark.args[0] for i in range(mark.args[0])}
+        others = far_beyond if mark.kwargs.get("others") == "long" else beyond
+        others.update(item for i, item in enumerate(every) if i not in sample)
+    return beyond, far_beyond
 
 
 def _is_marked(item: pytest.Item, name: str) -> bool:

@@ -100,7 +100,7 @@ def compare(name: str, kinds: list[str]) -> dict[str, Compiled]:
     [
         ("llama", ["forward", "decode, a static cache"]),
         pytest.param("llama", ["decode, a cache that grows", "training step"], marks=pytest.mark.sweep),
-        pytest.param("bloom", ["forward"], marks=pytest.mark.sweep),
+        pytest.param("bloom", ["forward"], marks=pytest.mark.long),
     ],
 )
 def test_compiled_models_are_exact_and_whole_graphs(name: str, kinds: list[str]) -> None:
@@ -157,7 +157,7 @@ def train_once(model: Any) -> list[torch.Tensor]:
 @pytest.mark.sweep
 # In qwen3 parameters' sums are one call, in gpt_neox those of two branches, in deepseek_v2 two gathers are.
 @pytest.mark.parametrize(
-    "names", [["gpt2", "qwen3"], pytest.param(["gpt_neox", "deepseek_v2"], marks=pytest.mark.sweep)], ids=str
+    "names", [["gpt2", "qwen3"], pytest.param(["gpt_neox", "deepseek_v2"], marks=pytest.mark.long)], ids=str
 )
 def test_compiled_backwards_give_the_same_gradients(names: list[str]) -> None:
     assert max(run_ranks(compile_with_autograd, 2, names)) < 1e-9

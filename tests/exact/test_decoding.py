@@ -166,7 +166,7 @@ MODES: dict[str, Mode] = {
 WITH_AN_ENCODER = ("greedy", "left padding", "beams", "assisted by a draft", "scores", "input embeddings")
 
 
-@pytest.mark.sample(7)
+@pytest.mark.sample(7, others="long")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", ["llama", pytest.param("gpt2", marks=pytest.mark.sweep)])
 def test_decoding_equals_the_dense_model(name: str, mode: str) -> None:

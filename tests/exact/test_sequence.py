@@ -41,7 +41,7 @@ def verifier(name: str) -> Verifier:
     return Verifier(FAMILIES[name].config(), sequence_parallel=True)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(3, others="long")
 @pytest.mark.parametrize(("name", "tp"), [*SAMPLE, ("bert", 3), ("vit", 2)])
 def test_equals_the_dense_model_at_the_planned_collectives(name: str, tp: int) -> None:
     plan = verifier(name).plan(tp)
@@ -51,7 +51,7 @@ def test_equals_the_dense_model_at_the_planned_collectives(name: str, tp: int) -
 
 
 def test_every_family(sweep: bool) -> None:
-    for name in FAMILIES if sweep else ("deepseek_v2",):
+    for name in list(FAMILIES)[::4] if sweep else ("deepseek_v2",):
         test_equals_the_dense_model_at_the_planned_collectives(name, 3)
 
 

@@ -70,14 +70,14 @@ def placed(block: Block, tp: int) -> Placement:
 
 
 OTHERS = [name for name in SAMPLE if name not in FAMILIES]
-EVERY = [*FAMILIES, *(pytest.param(name, marks=pytest.mark.sweep) for name in OTHERS)]
+EVERY = [*FAMILIES, *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)]
 SIZES = [pytest.param(name, 4, id=f"{name}-tp4") for name in FAMILIES]
-SIZES += [pytest.param(name, 2, id=f"{name}-tp2", marks=pytest.mark.sweep) for name in FAMILIES]
-SIZES += [pytest.param(name, 2, id=f"{name}-tp2", marks=pytest.mark.sweep) for name in OTHERS]
+SIZES += [pytest.param(name, 2, id=f"{name}-tp2", marks=pytest.mark.long) for name in FAMILIES]
+SIZES += [pytest.param(name, 2, id=f"{name}-tp2", marks=pytest.mark.long) for name in OTHERS]
 SIZES += [pytest.param(name, 8, id=f"{name}-tp8") for name in LARGE]
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(10, others="long")
 @pytest.mark.parametrize(("name", "tp"), SIZES)
 def test_no_combination_of_cuts_is_better(name: str, tp: int) -> None:
     for block in blocks(name, tp):
