@@ -31,7 +31,6 @@ class Group:
 
     process_group: dist.ProcessGroup
     users: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
-    callers: Callers = field(default_factory=Callers)
     _host: list[HostGroup | None] = field(default_factory=list)
 
     def host(self) -> HostGroup | None:
@@ -50,11 +49,12 @@ class Group:
 
 @dataclass
 class _Made:
-    """The groups that were made in one world, and those that users gave."""
+    """The groups that were made in one world, those that users gave, and who calls the models of some ranks."""
 
     world: Any
     groups: dict[Parts, Group] = field(default_factory=dict)
     given: list[Group] = field(default_factory=list)
+    callers: dict[tuple[int, ...], Callers] = field(default_factory=dict)
     meetings: int = 0
 
 
@@ -77,6 +77,11 @@ def group_of(parts: Parts, user: object, like: dist.ProcessGroup | None) -> Grou
         groups[parts] = _new_group(parts, like)
     groups[parts].users.add(user)
     return groups[parts]
+
+
+def callers_of(line: Sequence[int]) -> Callers:
+    """Who calls the models of these global ranks. It takes no group and no other rank."""
+    return _present().callers.setdefault(tuple(line), Callers())
 
 
 def given_group(process_group: dist.ProcessGroup, user: object) -> Group:

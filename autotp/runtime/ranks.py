@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -21,7 +20,7 @@ from ..errors import PlacementError, UsageError
 from . import operators
 from .callers import MSG_PICKLED, Callers
 from .devices import CPU, check_backend
-from .groups import Group, free_unused, given_group, group_of, timeout_of
+from .groups import Group, callers_of, free_unused, given_group, group_of, timeout_of
 from .log import CollectiveCall, CollectiveLog
 from .randomness import set_state, state_of
 from .shared import HostGroup
@@ -39,7 +38,6 @@ class Ranks:
         """`device` is where this rank computes."""
         self.rank, self.size, self.device = rank, size, device
         self.sum_in_float32 = False
-        self.model: weakref.ref[nn.Module] | None = None  # that these ranks were made for
         self._log: CollectiveLog | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Ranks:
@@ -97,6 +95,9 @@ class Ranks:
         numbers = self._all_gather(mine, (Factor(self.size, 1),)) if self.size > 1 else []
         if any(int(other) != number for other in numbers):
             raise PlacementError(f"the ranks have different {what}; they need equal models, inputs and versions")
+
+    def watch(self, model: nn.Module) -> None:
+        """Let collectives of this model's ranks raise UsageError while another thread computes with it, or with a part of it."""
 
     def begin_call(self, number: int) -> bool:
         """A call of a model begins. Collectives compare the number, that of its inputs, with other ranks'; returns False if
@@ -245,16 +246,16 @@ class ProcessRanks(Ranks):
             elif self.rank == sender:
                 dist.send(value.contiguous(), dst=self.line[0], group=group)
 
+    def watch(self, model: nn.Module) -> None:
+        self._callers.add(model)
+
     def begin_call(self, number: int) -> bool:
         self._callers.check()
         return sum(group.mark(number) for group in self._groups.values()) == len(self._groups)
 
     @functools.cached_property
     def _callers(self) -> Callers:
-        found = self._group((Factor(self.size, 1),)).callers
-        if self.model is not None and (model := self.model()) is not None:
-            found.add(model)
-        return found
+        return callers_of(self.line)
 
     def _note(self, kind: str, phase: str, of: str, factors: Factors, value: torch.Tensor) -> None:
         if not torch.compiler.is_compiling():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import weakref
 from typing import Any
 from zlib import crc32
 
@@ -41,7 +40,7 @@ def refuse_misuse(model: nn.Module, ranks: Ranks) -> None:
     where the ranks have different inputs PlacementError in the first call, RankLostError in a later one.
     """
     if ranks.size > 1:
-        ranks.model = weakref.ref(model)
+        ranks.watch(model)
         model.register_forward_pre_hook(_Check(ranks), with_kwargs=True)
 
 
