@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import types
 import warnings
@@ -27,12 +28,13 @@ from autotp.session.groups import join_ranks
 from autotp.session.parallel import cut_model
 from autotp.session.pipeline import Session
 from tests.contract.parts import HIDDEN, Call, Expected, leaf, values
-from tests.contract.world import Process, in_turns, loaded, seed_all
+from tests.contract.world import NAME, Process, in_turns, loaded, seed_all
 
 TOLERANCE = 1e-9
 CALLS = 4
 FOLDER = Path(__file__).parent / "cases"
 FILES = tuple(sorted(path for path in FOLDER.glob("*.py") if not path.stem.startswith("_")))
+_numbers = itertools.count()
 _WHOLE = "computes some calls with whole weights"
 
 
@@ -154,7 +156,8 @@ def played(
     source: Path | types.CodeType, name: str, parallel: Callable[..., nn.Module] | None, compiled: bool = False
 ) -> Played:
     """Every call of a case on a model, made parallel or not, and compiled or not."""
-    with loaded(source) as module:
+    # Dynamo keeps the modules that it has seen, by name.
+    with loaded(source, f"{NAME}_{next(_numbers)}" if compiled else NAME) as module:
         seed_all(0)
         steps = getattr(module, name)()
         first = next(steps)

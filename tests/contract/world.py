@@ -7,7 +7,6 @@ aside and back where another rank goes on. One rank runs at a time, until it wai
 
 from __future__ import annotations
 
-import itertools
 import os
 import random
 import sys
@@ -31,7 +30,7 @@ from autotp.runtime.simulate import SimulatedRanks
 PREFIX = "CONTRACT_"  # of variables of the environment that cases set
 TIMEOUT_S = 60.0
 ABSENT = object()
-_numbers = itertools.count()
+NAME = "contract_cases"  # of the module that a world is
 _GLOBAL_HOOKS = tuple(
     value for name, value in vars(nn_module).items() if name.startswith("_global_") and isinstance(value, dict)
 )
@@ -43,17 +42,24 @@ def _code(path: Path) -> types.CodeType:
 
 
 @contextmanager
-def loaded(source: Path | types.CodeType) -> Iterator[types.ModuleType]:
-    """A module of its own from a file, whoever else has loaded it."""
+def loaded(source: Path | types.CodeType, name: str = NAME) -> Iterator[types.ModuleType]:
+    """A module of its own from a file, whoever else has loaded it. On all ranks it has one name, which plans may have in them."""
     code = _code(source) if isinstance(source, Path) else source
-    module = types.ModuleType(f"contract_cases_{next(_numbers)}")
+    module, outer = types.ModuleType(name), sys.modules.get(name)
     module.__file__ = code.co_filename
-    sys.modules[module.__name__] = module
+    _make_known(name, module)
     try:
         exec(code, vars(module))
         yield module
     finally:
-        del sys.modules[module.__name__]
+        _make_known(name, outer)
+
+
+def _make_known(name: str, module: types.ModuleType | None) -> None:
+    if module is None:
+        sys.modules.pop(name, None)
+    else:
+        sys.modules[name] = module
 
 
 class Process:
@@ -68,6 +74,7 @@ class Process:
         self.hooks = [dict(hooks) for hooks in _GLOBAL_HOOKS]
         self.random = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
         self.dtype, self.hook = torch.get_default_dtype(), RemovableHandle.next_id
+        self.module = sys.modules.get(NAME)
         self.attributes = [vars(owner).get(name, ABSENT) for owner, name in self.shared]
 
     def give_back(self) -> None:
@@ -83,6 +90,7 @@ class Process:
         torch.set_rng_state(self.random[2])
         torch.set_default_dtype(self.dtype)
         RemovableHandle.next_id = self.hook
+        _make_known(NAME, self.module)
         for (owner, name), value in zip(self.shared, self.attributes, strict=True):
             if value is not ABSENT:
                 setattr(owner, name, value)
