@@ -94,7 +94,6 @@ def by_deepspeed(name: str, plan: Any) -> nn.Module:
 LOADERS = {"tp_plan": by_transformers, "torch": by_torch, "deepspeed": by_deepspeed}
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("system", LOADED)
 def test_an_export_gives_right_logits(system: str) -> None:
     if system == "deepspeed" and importlib.util.find_spec("deepspeed") is None:
