@@ -5,7 +5,8 @@ is made then, in plain Python, and what dynamo goes on with is the chosen progra
 choice read from objects: dynamo turns these reads into guards of its own. What the unit's Python read is the trace's
 contract: it is one more guard, which dynamo asks before it runs what it has compiled.
 
-A call that has no program here breaks the graph: the unit then looks for itself, as it does where nothing is compiled.
+A call that has no program here breaks the graph: the unit then looks for itself, and raises its errors, as it does where
+nothing is compiled.
 """
 
 from __future__ import annotations
@@ -24,16 +25,21 @@ from torch._dynamo.variables import NewGlobalVariable
 from torch._dynamo.variables.base import AttributeMutationExisting, ValueMutationExisting
 from torch._guards import Source
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import is_namedtuple_class
 
 from ..capture.contract.guards import Contract
 from ..capture.contract.modes import Modes
 from ..capture.signature import CallSite
 from ..capture.traced import Traced
-from ..errors import TraceError, UnsoundPlanError
+from ..errors import TraceError, UnsoundPlanError, UsageError
 from ..rewrite.build import Program
+from ..runtime.cut.views import WholeView
 from ..runtime.traced import closed
 from .entry import EntryCode
 from .live import LiveUnit
+
+# A view of a cut parameter asks its ranks for the whole: dynamo must not look into what such a one is made of.
+torch._dynamo.config.nontraceable_tensor_subclasses.add(WholeView)
 
 # Entries by name, as attributes of a module: dynamo guards on those of its attributes that it reads, and on no others.
 _entries = types.ModuleType("autotp_entries")
@@ -61,12 +67,15 @@ def _choose(context: ComptimeContext) -> None:
     transaction = context._ComptimeContext__tx  # type: ignore[attr-defined]
     try:
         _choice.name = _entry_in(transaction)
-    except (TraceError, UnsoundPlanError) as reason:
+    except (TraceError, UnsoundPlanError, UsageError) as reason:
         _choice.name = _outside(str(reason))
 
 
 def _entry_in(transaction: Any) -> str:
-    """The name of the entry for a call. Raises TraceError or UnsoundPlanError if the compiled region cannot have it."""
+    """The name of the entry for a call.
+
+    Raises TraceError, UnsoundPlanError or UsageError if the compiled region cannot have it.
+    """
     local = transaction.symbolic_locals
     unit_variable = local["unit"].realize()
     unit = unit_variable.value
@@ -81,7 +90,10 @@ def _entry_in(transaction: Any) -> str:
         [call.fakes[id(tensor)] for tensor in site.tensors], traced.numbers(site, unit.positions)
     ):
         raise TraceError(f"{unit.unit.path} has no program for symbolic sizes")  # its guards are dynamo's from here on
-    _check_unchanged(transaction.output.side_effects, call.objects, traced.contract.objects_read(unit.module))
+    read = list(traced.contract.objects_read(unit.module))
+    if any(value is torch.is_inference_mode_enabled for value in read):
+        raise TraceError(f"{unit.unit.path} asks for inference mode, which dynamo has turned off")
+    _check_unchanged(transaction.output.side_effects, call.objects, read)
     _guard(unit_variable.source, unit, traced.contract)
     transaction.output.torch_function_subclass_inlined = True  # the graph computes on parts where it runs too
     return _entry_of(unit.compiler.entries, unit.module.training, site, traced, program)
@@ -106,7 +118,8 @@ def _guard(source: Source | None, unit: Any, contract: Contract) -> None:
     kind, path, compiler = type(unit), unit.unit.path, weakref.ref(unit.compiler)  # the guard keeps no model alive
 
     def add(builder: Any, guard: Any) -> None:
-        at_begin = replace(contract, modes=Modes())  # the compiled region may enter others before it comes to the unit
+        # The compiled region may enter others before it comes to the unit; dynamo has turned inference mode off.
+        at_begin = replace(contract, modes=Modes(inference=None))
 
         def holds(now: Any) -> bool:
             if type(now) is not kind or now.compiler is not compiler():
@@ -162,7 +175,8 @@ class _Call:
         if variable.is_python_constant():
             return variable.as_python_constant()
         if hasattr(variable, "items") and isinstance(variable.items, list):
-            return variable.python_type()([self.value(item) for item in variable.items])
+            made, items = variable.python_type(), [self.value(item) for item in variable.items]
+            return made(*items) if is_namedtuple_class(made) else made(items)
         if hasattr(variable, "items") and isinstance(variable.items, dict):
             return {key.vt.as_python_constant(): self.value(item) for key, item in variable.items.items()}
         if hasattr(variable, "value"):

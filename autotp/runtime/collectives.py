@@ -25,6 +25,7 @@ class _Enter(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        gradient = as_known_to_graphs(gradient)
         return reduce(gradient, ctx.ranks, ctx.factors, "backward", ctx.of), None, None, None
 
 
@@ -36,6 +37,7 @@ class _EnterPart(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        gradient = as_known_to_graphs(gradient)
         positions = ctx.positions.to(gradient.device)
         part = gradient.index_select(ctx.dim, positions)
         summed = reduce(part, ctx.ranks, ctx.factors, "backward", "parameter")
@@ -50,6 +52,7 @@ class _Reduce(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        gradient = as_known_to_graphs(gradient)
         return enter(gradient, ctx.ranks, ctx.factors), None, None, None, None
 
 
@@ -61,6 +64,7 @@ class _Leave(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        gradient = as_known_to_graphs(gradient)
         return once(gradient, ctx.ranks, ctx.factors), None, None
 
 
@@ -72,6 +76,7 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        gradient = as_known_to_graphs(gradient)
         return leave(gradient, ctx.ranks, ctx.factors), None, None
 
 
@@ -83,6 +88,8 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        gradient = as_known_to_graphs(gradient)
+
         def part(rank: int) -> torch.Tensor:
             return own_slice(gradient, ctx.dim, ctx.layout, rank)
 
@@ -106,6 +113,20 @@ def refuse_again(gradient: torch.Tensor, what: str) -> None:
     """Raises UsageError where a gradient is to have a gradient itself, and nothing knows how."""
     if is_recorded(gradient):
         raise UsageError(MSG_AGAIN.format(what=what))
+
+
+@torch.compiler.allow_in_graph  # type: ignore[untyped-decorator]
+def _once_only(gradient: torch.Tensor) -> torch.Tensor:
+    # Dynamo has turned the recording of gradients off, and calls this with what has only shapes.
+    if gradient.requires_grad and type(gradient) is torch.Tensor:
+        raise UsageError(MSG_AGAIN.format(what="a compiled block"))
+    return gradient
+
+
+def as_known_to_graphs(gradient: torch.Tensor) -> torch.Tensor:
+    """The gradient that a backward is given. In a graph that dynamo makes it is looked at when the graph runs: dynamo takes every
+    backward for one that has no derivative."""
+    return _once_only(gradient) if torch.compiler.is_dynamo_compiling() else gradient
 
 
 def enter(value: torch.Tensor, ranks: Ranks, factors: Factors, of: str = "activation") -> torch.Tensor:

@@ -33,7 +33,7 @@ def main() -> None:
     )
     bad = 0
     for outcome in outcomes:
-        holds = outcome.holds(cases()[outcome.name][1])
+        holds = outcome.holds(cases()[outcome.name][1], given.compiled)
         bad += not holds
         cut = {True: "cut", False: "whole"}[outcome.cut] if outcome.kind == "equal" else ""
         print(f"{'' if holds else 'NOT':4}{outcome.name:52} {outcome.kind:8} {cut:6} {outcome.text[:240]}", flush=True)

@@ -21,21 +21,27 @@ Case: TypeAlias = Callable[[], Generator[Any, Any, None]]
 
 @dataclass(frozen=True)
 class Expected:
-    """What holds for a case. Refusals, where they are allowed, say one of the words in `refusal`; `shared` are the attributes
-    of torch's own classes that the case changes: (owner, name)."""
+    """What holds for a case. Refusals, where they are allowed, say one of the words in `refusal`, or, where they are allowed
+    only if the model is compiled, in `compiled`; `shared` are the attributes of torch's own classes that the case changes:
+    (owner, name)."""
 
     refusal: tuple[str, ...] = ()
     shared: tuple[tuple[Any, str], ...] = ()
     processes: bool = False
+    compiled: tuple[str, ...] = ()
 
 
 def case(
-    *, refusal: tuple[str, ...] = (), shared: tuple[tuple[Any, str], ...] = (), processes: bool = False
+    *,
+    refusal: tuple[str, ...] = (),
+    shared: tuple[tuple[Any, str], ...] = (),
+    processes: bool = False,
+    compiled: tuple[str, ...] = (),
 ) -> Callable[[Case], Case]:
     """Marks a case; see `Expected`. With `processes` it runs on ranks that are processes only."""
 
     def mark(function: Case) -> Case:
-        function.expected = Expected(refusal, shared, processes)  # type: ignore[attr-defined]
+        function.expected = Expected(refusal, shared, processes, compiled)  # type: ignore[attr-defined]
         return function
 
     return mark

@@ -8,7 +8,15 @@ from autotp.runtime.launch import run_ranks
 from tests.contract.play import assert_as_expected, cases, on_processes
 
 ALL = sorted(cases())
-SAMPLE = ALL[5::20]
+WRONG_ONCE = (
+    "block_put_into_another_block",
+    "cache_of_an_encoder_and_decoder_with_gradients",
+    "inference_mode_read_by_the_block",
+    "penalty_on_a_gradient",
+    "table_transposed",
+    "tuples_with_names",
+)
+SAMPLE = [*ALL[5::20], *WRONG_ONCE]
 
 
 @pytest.mark.parametrize(
@@ -20,4 +28,4 @@ SAMPLE = ALL[5::20]
 )
 def test_compiled_on_real_ranks(names: list[str]) -> None:
     everywhere = run_ranks(on_processes, 2, names, True, limit_s=3600)
-    assert_as_expected([outcome for outcomes in everywhere for outcome in outcomes])
+    assert_as_expected([outcome for outcomes in everywhere for outcome in outcomes], compiled=True)

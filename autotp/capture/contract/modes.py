@@ -36,7 +36,7 @@ class Modes:
 
     default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
     functions: tuple[Any, ...] = field(default_factory=_function_modes)
-    inference: bool = field(default_factory=torch.is_inference_mode_enabled)
+    inference: bool | None = field(default_factory=torch.is_inference_mode_enabled)  # None if it may be either
     deterministic: bool = field(default_factory=torch.are_deterministic_algorithms_enabled)
     decimals: tuple[Any, ...] = field(default_factory=_decimals)
 
@@ -49,7 +49,7 @@ class Modes:
         """Returns if they are the same now."""
         return (
             torch.get_default_dtype() is self.default_dtype
-            and torch.is_inference_mode_enabled() is self.inference
+            and self.inference in (None, torch.is_inference_mode_enabled())
             and torch.are_deterministic_algorithms_enabled() is self.deterministic
             and _function_modes() == self.functions
             and _decimals() == self.decimals

@@ -235,9 +235,14 @@ _IN_PLACE = frozenset(
 )
 
 
+# What Python itself puts into a class at some time: where copies are made, and where annotations are asked for. And what may
+# be there while a trace observes.
+_OF_PYTHON = frozenset({"__slotnames__", "__annotations__", "__getattribute__"})
+
+
 def names_in(kind: type) -> tuple[str, ...]:
     """The names that a class itself has."""
-    return tuple(name for name in vars(kind) if name != "__getattribute__")  # which may be there while a trace observes
+    return tuple(name for name in vars(kind) if name not in _OF_PYTHON)
 
 
 def is_outside(value: Any) -> bool:

@@ -54,7 +54,7 @@ def block_that_gives_its_input():
     yield call(run=run)
 
 
-@case()
+@case(compiled=("second derivatives",))
 def penalty_on_a_gradient():
     net = twins(lambda i: Smooth(i))
     yield net
