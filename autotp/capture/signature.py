@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from .opaque import CONSTANTS, Position
@@ -58,6 +59,8 @@ class Slot:
 
 
 _slot = functools.cache(Slot)
+# Classes of tensors that are one to a trace.
+_SAME: dict[type, type] = {nn.Parameter: torch.Tensor, FakeTensor: torch.Tensor}
 
 
 def _is_leaf(value: Any) -> bool:
@@ -137,7 +140,7 @@ def call_site(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any
             leaves.append(_slot("tensor", len(tensors)))
             tensors.append(leaf)
             small = tuple([size if size < 2 else None for size in leaf.shape])
-            key.append((leaf.dtype, leaf.device, leaf.requires_grad, small))
+            key.append((_SAME.get(type(leaf), type(leaf)), leaf.dtype, leaf.device, leaf.requires_grad, small))
         elif type(leaf) is int:
             leaves.append(_slot("number", len(numbers)))
             numbers.append(leaf)

@@ -101,8 +101,9 @@ class Symbols:
         )
         return self.env.create_symintnode(symbol, hint=value, source=source)
 
-    def guards(self) -> Guards:
-        """The conditions on input sizes under which the trace holds, sizes that are constants in it included.
+    def guards(self, contiguous: bool = False) -> Guards:
+        """The conditions on input sizes under which the trace holds, sizes that are constants in it included; if so asked, only
+        of `contiguous` inputs.
 
         Raises TraceError if a condition depends on data.
         """
@@ -113,7 +114,7 @@ class Symbols:
         bound = symbols_of(usable)
         places = tuple(self._names[symbol] for symbol in bound)
         check = _compiled(tuple(map(str, bound)), conditions_text(usable))
-        return Guards(places, check, self._constants)
+        return Guards(places, check, self._constants, contiguous)
 
     def later_conditions(self) -> list[sympy.Basic]:
         """The conditions on sizes and numbers that are known only while the program runs."""
@@ -128,10 +129,12 @@ class Symbols:
 
 
 class Guards:
-    """A check of input sizes and numbers, compiled once."""
+    """A check of input sizes and numbers, compiled once; and, if it matters, that all inputs are `contiguous`."""
 
-    def __init__(self, places: Sequence[Place], check: Callable[..., bool], constants: Mapping[Place, int]) -> None:
-        self.places = tuple(places)
+    def __init__(
+        self, places: Sequence[Place], check: Callable[..., bool], constants: Mapping[Place, int], contiguous: bool
+    ) -> None:
+        self.places, self.contiguous = tuple(places), contiguous
         self.constants = dict(constants)
         self.check = check
 
@@ -143,6 +146,8 @@ class Guards:
             return numbers[position] if dim is None else tensors[position].shape[dim]
 
         if any(at(place) != value for place, value in self.constants.items()):
+            return False
+        if self.contiguous and not all(tensor.is_contiguous() for tensor in tensors):
             return False
         return bool(self.check(*map(at, self.places)))
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
@@ -23,6 +24,7 @@ from torch.utils import _pytree as pytree
 from ..errors import TraceError
 from .capturing import capturing
 from .clone import clone
+from .containers import Containers
 from .contract.guards import Contract
 from .contract.modes import Modes
 from .contract.observer import Observer
@@ -46,6 +48,8 @@ from .symbols import Symbols
 from .traced import CaptureError, Traced
 from .units import Unit
 from .whereabouts import keep_modules, noting_modules
+
+_PLAIN = (torch.Tensor, nn.Parameter)
 
 
 @capturing()
@@ -155,6 +159,8 @@ class _Tracer:
         return {name: fakes[id(tensor)] for name, tensor in named}
 
     def _fake_input(self, number: int, tensor: torch.Tensor, dynamic: set[int]) -> torch.Tensor:
+        if type(tensor) not in _PLAIN and not isinstance(tensor, FakeTensor):
+            raise TraceError(f"it is given a {type(tensor).__name__}, and a program computes with plain tensors")
         fake = self.symbols.tensor(tensor, dynamic)
         self.symbols.bind(number, fake)
         if not (tensor.requires_grad and _is_float(fake)):
@@ -185,7 +191,7 @@ class _Tracer:
                 _allow_non_fake_inputs=True,
             )
             traced = tracer(flat)
-        guards = self.symbols.guards()
+        guards = self.symbols.guards(contiguous=self._asks_for_order())
         graph, constants = self._graph(traced, names)
         normalise(graph, constants)
         read_before_writes(graph)
@@ -203,6 +209,13 @@ class _Tracer:
             contract=self.contract(constants),
         )
 
+    def _asks_for_order(self) -> bool:
+        """Whether the unit's Python asks in which order numbers lie in memory. Inputs of a trace are as dense as can be."""
+        asks = self.observer is not None and self.observer.order_asked
+        if asks and not all(tensor.is_contiguous() for tensor in self.site.tensors):
+            raise TraceError("it asks how a tensor lies in memory, and is given one that is not contiguous")
+        return asks
+
     def _call(self, names: list[str], flat: list[Any]) -> list[torch.Tensor]:
         by_fake = {id(self.state[name]): tensor for name, tensor in zip(names, flat[: len(names)], strict=True)}
         state = {name: by_fake[id(fake)] for name, fake in self.state.items()}
@@ -211,11 +224,13 @@ class _Tracer:
         own = len(self.site.numbers)
         self.handles.varying = dict(zip((read.name for read in self.reads), numbers[own:], strict=True))
         args, kwargs = self.site.rebuild(tensors, numbers[:own], self.stand_ins)
+        given = Containers((args, kwargs))
         with _reparametrize_module(self.module, state):
             self.observer = observer = Observer(self.module, self.live, self.position_names, self.modes)
             with observer.watching():
                 observer.begin(self.site.leaves)
                 result = self.module.forward(*args, **kwargs)
+        given.check(result, observer.known)
         leaves, self.out_spec = pytree.tree_flatten(result, is_leaf=lambda leaf: type(leaf) is StandIn)
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         number = iter(range(len(tensors)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,7 @@ class CaptureError(TraceError):
     """A unit could not be captured as it is; `contract` is what its Python had read until then."""
 
     def __init__(self, reason: str, contract: Contract) -> None:
-        super().__init__(reason)
+        super().__init__(re.sub(" at 0x[0-9a-f]+", "", reason))  # a plan is the same text on all ranks
         self.contract = contract
 
 

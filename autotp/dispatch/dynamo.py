@@ -33,6 +33,7 @@ from ..capture.signature import CallSite
 from ..capture.traced import Traced
 from ..errors import TraceError, UnsoundPlanError, UsageError
 from ..rewrite.build import Program
+from ..runtime.cut.origin import IsCut
 from ..runtime.cut.views import WholeView
 from ..runtime.traced import closed
 from .entry import EntryCode
@@ -168,7 +169,7 @@ class _Call:
         """What a variable of dynamo's stands for. Raises TraceError for what is made within the compiled region only."""
         variable = variable.realize()
         kind = type(variable).__name__
-        if variable.is_tensor():
+        if variable.is_tensor() and not issubclass(variable.python_type(), (IsCut, WholeView)):
             return self._tensor(variable.as_proxy().node.meta["example_value"])
         if kind == "SymNodeVariable":
             return int(variable.sym_num.node.hint)
@@ -179,7 +180,7 @@ class _Call:
             return made(*items) if is_namedtuple_class(made) else made(items)
         if hasattr(variable, "items") and isinstance(variable.items, dict):
             return {key.vt.as_python_constant(): self.value(item) for key, item in variable.items.items()}
-        if hasattr(variable, "value"):
+        if hasattr(variable, "value") and not isinstance(variable.value, WholeView):
             return self._object(variable)
         raise TraceError(f"a {kind} in the call of a block cannot be compiled")
 

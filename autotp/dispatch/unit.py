@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from ..capture.clone import OWN_FORWARD
 from ..capture.signature import CallSite, call_site
@@ -19,7 +18,8 @@ from ..capture.units import Unit
 from ..errors import TraceError, UnsoundPlanError, UsageError
 from ..rewrite.build import Program
 from ..runtime.again import gathering_again
-from ..runtime.cut.origin import parts_only
+from ..runtime.cut.origin import IsCut, parts_only
+from ..runtime.cut.views import WholeView
 from ..runtime.logits import CutLogits, closed
 from ..runtime.ranks import Ranks
 from ..runtime.sequence import DIM, as_taken
@@ -43,6 +43,7 @@ _WHOLE = (
     "{path} computes some calls with whole weights, gathered every time: {reason}; leave it whole in the plan"
     " if such calls are frequent"
 )
+_OF_WHOLES = (CutLogits, IsCut, WholeView)
 
 
 class UnitForward(LiveUnit):
@@ -100,8 +101,9 @@ class UnitForward(LiveUnit):
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _find_and_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         site = self.site(args, kwargs)
-        if any(type(tensor) is CutLogits for tensor in site.tensors):
-            args, kwargs = pytree.tree_map_only(CutLogits, closed, (args, kwargs))
+        if any(isinstance(tensor, _OF_WHOLES) for tensor in site.tensors):
+            wholes = [_whole(tensor, self.unit.path) for tensor in site.tensors]
+            args, kwargs = site.rebuild(wholes, site.numbers, site.handles)
             return self(*args, **kwargs)
         if self.is_refused(site):
             return self._run_whole(args, kwargs)
@@ -176,3 +178,11 @@ class UnitForward(LiveUnit):
         if signature != self.signature:
             warnings.warn(MSG_CHANGED.format(path=path), stacklevel=2)
             self.signature, self.compiler = signature, self.compiler.for_structure(signature, layouts_in(self.module))
+
+
+def _whole(value: torch.Tensor, path: str) -> torch.Tensor:
+    """A tensor as a program takes it among the arguments of a call: whole, with its history."""
+    what = f"a call of {path or 'the model'}"
+    if isinstance(value, IsCut):
+        return value.whole(what)
+    return value.taken(what) if isinstance(value, WholeView) else closed(value)

@@ -15,9 +15,11 @@ from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 from transformers import Trainer, TrainingArguments
 
+from ..axes.layout import Factor
 from ..checkpoint.full import state_of
 from ..errors import UsageError
-from ..runtime.ranks import Ranks
+from ..runtime.groups import group_of
+from ..runtime.ranks import ProcessRanks, Ranks
 from .saving import save_pretrained
 
 MSG_ALONE = (
@@ -60,10 +62,8 @@ class ParallelTrainer(Trainer):
     def create_accelerator_and_postprocess(self) -> None:
         """Let accelerate know which ranks get the same batch, and count what they all found once."""
         super().create_accelerator_and_postprocess()
-        if dist.get_world_size() > 1:
-            lines = torch.arange(dist.get_world_size()).view(self.ranks.replicas, self.ranks.size)
-            mesh = DeviceMesh(self.ranks.device.type, lines, mesh_dim_names=("dp_shard", "tp"))
-            self.accelerator.state.device_mesh = mesh
+        if isinstance(self.ranks, ProcessRanks) and dist.get_world_size() > 1:
+            self.accelerator.state.device_mesh = _mesh(self.ranks)
             self.gather_function = self.accelerator.gather_for_metrics = self._gather_for_metrics
 
     def _gather_for_metrics(self, values: Any, use_gather_object: bool = False) -> Any:
@@ -107,6 +107,14 @@ class ParallelTrainer(Trainer):
                 super()._save(folder, state_dict)
             finally:
                 del model.__dict__["save_pretrained"]
+
+
+def _mesh(ranks: ProcessRanks) -> DeviceMesh:
+    """All ranks, those of a tensor-parallel group in a row."""
+    rows = torch.tensor(ranks.lines)
+    replicas = group_of(tuple(map(tuple, rows.T.tolist())), ranks, None)
+    groups = [replicas.process_group, ranks.group((Factor(ranks.size, 1),))]
+    return DeviceMesh.from_group(groups, ranks.device.type, mesh=rows, mesh_dim_names=("dp_shard", "tp"))
 
 
 def _check(model: Any, ranks: Ranks) -> None:

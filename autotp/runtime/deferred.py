@@ -8,6 +8,13 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from ..errors import UsageError
+
+MSG_UNSEEN = (
+    "{operator} was given a result of a block that is still cut, by code that Python does not see (torch.func, C++); hand it"
+    " result.clone()"
+)
+
 
 class Deferred(torch.Tensor):
     """A tensor that is made whole at its first use, by a collective that all ranks reach together."""
@@ -18,7 +25,7 @@ class Deferred(torch.Tensor):
     @staticmethod
     def of(local: torch.Tensor, make: Callable[[torch.Tensor], torch.Tensor]) -> Deferred:
         """Defer a function of a local slice."""
-        value = torch.Tensor._make_subclass(Deferred, torch.empty(0))
+        value: Deferred = torch.Tensor._make_wrapper_subclass(Deferred, (0,), dtype=local.dtype, device=local.device)
         value.__dict__.update(_make=lambda: make(local), _whole=None)
         return value
 
@@ -37,3 +44,7 @@ class Deferred(torch.Tensor):
         with torch._C.DisableTorchFunctionSubclass():
             args, kwargs = pytree.tree_map(plain, (args, kwargs or {}))
         return func(*args, **kwargs)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        raise UsageError(MSG_UNSEEN.format(operator=func))

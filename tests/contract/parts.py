@@ -7,7 +7,7 @@ what else `parallelize` is given. Every further `yield` is one call, and between
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -142,3 +142,26 @@ class WordNet(nn.Module):
 def twins(kind: Callable[..., nn.Module], count: int = 2) -> Net:
     """A net of equal blocks, each told its place."""
     return Net(*(kind(index) for index in range(count)))
+
+
+class Reads(Mlp):
+    """Multiplies with what a function of the block gives."""
+
+    def __init__(self, read: Callable[[Any], Any], held: Any = None) -> None:
+        super().__init__()
+        self.read, self.held = read, held
+
+    def middle(self, y: torch.Tensor) -> torch.Tensor:
+        return y.relu() * self.read(self)
+
+
+def reading(read: Callable[[Any], Any], *changes: Callable[[Any], Any], held: Any = None) -> Iterator[Any]:
+    """Calls of a net whose blocks read something, with a change before each but the first."""
+    net = twins(lambda index: Reads(read, held))
+    yield net
+    yield
+    for change in changes:
+        change(net)
+        yield
+    for _ in range(max(1, 3 - len(changes))):
+        yield

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .frames import is_observed
+from .frames import between, is_observed
 from .modes import Modes
 from .reach import HOOKS_BY_NAME, Reach
 from .source import MISSING, Source, dense_class, own_attributes, static_attribute
@@ -26,6 +26,7 @@ class Attributes(Reach):
         super().__init__(twin, live, varying, modes)
         self.state: dict[int, tuple[Any, Source]] = {}  # what stands for parameters and buffers
 
+    @between
     def attribute(self, value: Any, name: str, original: Callable[[Any, str], Any]) -> Any:
         """An attribute of an object that the traced code asks for."""
         reader = sys._getframe(2)
@@ -43,6 +44,7 @@ class Attributes(Reach):
         found = original(value, name)
         return self.twins.get(id(found), found)
 
+    @between
     def _of_module(
         self, twin: nn.Module, name: str, source: Source, original: Callable[[Any, str], Any], reader: types.FrameType
     ) -> Any:

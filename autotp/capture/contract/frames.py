@@ -10,13 +10,15 @@ import os
 import sys
 import sysconfig
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch.overrides import TorchFunctionMode
+
+Callback = TypeVar("Callback", bound=Callable[..., Any])
 
 _TORCH = str(Path(torch.__file__).parent)
 _OWN = str(Path(__file__).parents[2])
@@ -59,6 +61,23 @@ class Observer(Protocol):
         """A function of the environment's begins: its variables are read one by one."""
 
 
+_between: set[types.CodeType] = set()
+
+
+def between(function: Callback) -> Callback:
+    """Marks a function of ours that stands between code and the attribute that it asks for: what that runs, the code runs."""
+    _between.add(function.__code__)
+    return function
+
+
+def _caller(frame: types.FrameType) -> types.FrameType | None:
+    """Who has called, behind what stands between."""
+    found = frame.f_back
+    while found is not None and found.f_code in _between:
+        found = found.f_back
+    return found
+
+
 def is_observed(frame: types.FrameType | None) -> bool:
     """Returns if the reads of what runs in a frame count: not those of torch's machinery and ours, nor of reports to the user.
     Libraries that both use read for whoever has called them."""
@@ -66,7 +85,7 @@ def is_observed(frame: types.FrameType | None) -> bool:
         side = _sides.get(frame.f_code) or _side(frame)
         if side != "library":
             return side == "model"
-        frame = frame.f_back
+        frame = _caller(frame)
     return False
 
 
@@ -76,8 +95,9 @@ def _side(frame: types.FrameType) -> str:
     if file.startswith("<") and not file.startswith(("<frozen importlib", "<autotp")):
         # Made by exec, as a dataclass's methods are: it belongs where its globals do, or to whoever evaluates it.
         module = sys.modules.get(str(frame.f_globals.get("__name__")))
-        if module is None and frame.f_back is not None:
-            return _sides.get(frame.f_back.f_code) or _side(frame.f_back)
+        caller = _caller(frame)
+        if module is None and caller is not None:
+            return _sides.get(caller.f_code) or _side(caller)
         file = str(getattr(module, "__file__", file))
     inner = file.startswith((_TORCH, _OWN, *_SIZES)) and not file.startswith(_MODULES)
     if inner or file.startswith((*_REPORTING, "<frozen importlib", "<autotp")):
@@ -109,6 +129,8 @@ def _find_actions(code: types.CodeType) -> Iterator[tuple[int, Action]]:
     for at, instruction in enumerate(instructions):
         name = str(instruction.argval)
         if instruction.opname in _READS:
+            if instruction.opname == "IMPORT_NAME":  # behind its level and the names that it takes
+                name = "." * int(instructions[at - 2].argval) + name
             yield instruction.offset, Action(instruction.opname, name, tuple(_chain(instructions, at)))
         elif instruction.opname in _WRITES and (instruction.opname.endswith("GLOBAL") or name in code.co_freevars):
             yield instruction.offset, Action(instruction.opname, name)
@@ -157,7 +179,7 @@ class Tracing(TorchFunctionMode):
     def _enter(self, frame: types.FrameType, event: str, argument: Any) -> Any:
         if frame.f_code in _ENVIRONMENT and is_observed(frame.f_back):
             self.observer.ask(frame)
-        if _sides.get(frame.f_code) == "machinery" or not is_observed(frame):
+        if frame.f_code in _between or _sides.get(frame.f_code) == "machinery" or not is_observed(frame):
             return None
         self.observer.enter(frame)
         if not actions_of(frame.f_code):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import importlib.util
 import sys
 import types
 from typing import Any
@@ -12,11 +13,13 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
+from .answers import PLAIN, attribute, is_outside
 from .attributes import Attributes
-from .frames import Action
+from .frames import Action, is_observed
 from .modes import Modes
+from .snapshot import is_module_of_library
 from .source import MISSING, Source, static_attribute
-from .values import environment_state, is_outside, may_write, memory_of, wanted_gradients
+from .values import environment_state, is_of_torch, may_write, memory_of, wanted_gradients
 
 _LEAVES = {
     torch.Tensor.register_hook: "register_hook",
@@ -40,7 +43,24 @@ _NUMBERS = frozenset(
     }
 )
 _GRADIENT = torch.Tensor.grad.__get__  # type: ignore[union-attr]
-_GRADIENTS = frozenset(getattr(torch.Tensor, name).__get__ for name in ("requires_grad", "is_leaf", "grad_fn"))
+_WANTED = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
+_CLASSES = frozenset({"Tensor", "Parameter"})
+_ORDER = frozenset({torch.Tensor.is_contiguous, torch.Tensor.stride})
+# What autograd and the memory say of a tensor: of one that stands for another in a trace, something else.
+_OF_THE_TENSOR = {
+    torch.Tensor.is_inference: "is_inference",
+    torch.is_inference: "is_inference",
+    torch.Tensor.storage_offset: "storage_offset",
+    torch.Tensor.is_shared: "is_shared",
+    torch.Tensor.is_pinned: "is_pinned",
+    torch.Tensor.is_conj: "is_conj",
+    torch.is_conj: "is_conj",
+    torch.Tensor.is_neg: "is_neg",
+    torch.is_neg: "is_neg",
+} | {
+    getattr(torch.Tensor, name).__get__: name
+    for name in ("is_leaf", "grad_fn", "output_nr", "retains_grad", "_version", "_base", "_backward_hooks")
+}
 
 
 class Instructions(Attributes):
@@ -51,7 +71,7 @@ class Instructions(Attributes):
         self.hidden: dict[int, torch.Tensor] = {}
         self.entered: set[tuple[int, Source]] = set()
         self.own_code: set[types.CodeType] = set()  # of functions that the trace itself makes
-        self.gradients_asked = False
+        self.gradients_asked = self.order_asked = False
 
     def enter(self, frame: types.FrameType) -> None:
         """A function begins: what its closure and its defaults hold is state, unless the trace has made it."""
@@ -94,9 +114,12 @@ class Instructions(Attributes):
     def act(self, frame: types.FrameType, action: Action) -> None:
         """An instruction reads a global, or writes what outlives the call."""
         if action.operation == "IMPORT_NAME":
-            module = sys.modules.get(action.name)
-            if module is not None:
-                self._read_names(module, self.fixed(module), action.names)
+            name = action.name
+            if name.startswith("."):
+                name = importlib.util.resolve_name(name, str(frame.f_globals.get("__package__")))
+            if name in sys.modules:
+                module = self.note(self.fixed(sys.modules), "item", name)
+                self._read_names(sys.modules[name], module, action.names)
             return
         if action.operation in ("LOAD_GLOBAL", "LOAD_NAME"):
             self._read_global(frame, action)
@@ -118,13 +141,24 @@ class Instructions(Attributes):
                     self.snapshots.take_numbers(tensor)
                 if id(tensor) in self.hidden or id(tensor._base) in self.hidden:
                     self.refuse("it writes into the data of a tensor behind autograd's back")
+        if isinstance(function, types.FunctionType) and not is_module_of_library(function.__globals__):
+            name = function.__qualname__
+            self.refuse(f"{name} has taken the place of a function of torch, and runs more than once in a trace")
         if function in _LEAVES:
             self.refuse(f"it calls {_LEAVES[function]} of a tensor, of which a program knows nothing")
         if function in _NUMBERS and not isinstance(args[0], FakeTensor):
             self.refuse("it reads the numbers of a tensor that it keeps")
         if function == _GRADIENT:
             self.refuse("it reads the gradient of a tensor")
-        if function in _GRADIENTS and not self.gradients_asked:
+        self._asked_of_a_tensor(function)
+
+    def _asked_of_a_tensor(self, function: Any) -> None:
+        """What a tensor of a trace says otherwise than the one that it stands for."""
+        if function in _ORDER and is_observed(sys._getframe(3)):
+            self.order_asked = True
+        if function in _OF_THE_TENSOR:
+            self.refuse(f"it asks a tensor for {_OF_THE_TENSOR[function]}, which no program knows")
+        if function == _WANTED and not self.gradients_asked:
             self.gradients_asked = True
             with torch._C.DisableTorchFunction():  # what is asked here is not asked by the model
                 wanted = self.note(self.root, "probe", wanted_gradients).get(self.live)
@@ -141,6 +175,8 @@ class Instructions(Attributes):
         namespace, name = frame.f_globals, action.name
         source = self.note(self.fixed(namespace), "global", name)
         if name not in namespace:
+            if name == "type" and not _CLASSES.isdisjoint(frame.f_code.co_names):
+                self.refuse("it compares classes of tensors, and a trace has others")
             if is_outside(vars(builtins).get(name)):
                 self.snapshots.take(namespace, lambda: "globals")
                 self._refuse_outside(vars(builtins)[name])
@@ -151,6 +187,7 @@ class Instructions(Attributes):
     def _read_names(self, value: Any, source: Source, names: tuple[str, ...]) -> None:
         """Names read one after the other, as long as they are those of Python modules and classes."""
         for name in names:
+            held_by = source
             if isinstance(value, types.ModuleType):
                 source, found = self.note(source, "attribute", name), vars(value).get(name, MISSING)
             elif isinstance(value, type):
@@ -162,11 +199,18 @@ class Instructions(Attributes):
             elif isinstance(value, types.FunctionType):
                 source, found = self.note(source, "attribute", name), vars(value).get(name, MISSING)
             else:
+                self._ask_torch(value, name, source)
                 return
             if found is MISSING:
+                self._ask_torch(value, name, held_by)
                 return
             (self._reach_code if isinstance(value, type) else self._reach_named)(found, source)
             value = found
+
+    def _ask_torch(self, value: Any, name: str, source: Source) -> None:
+        """A setting of torch that is an attribute of an object of its own, or of a Python module that computes it."""
+        if is_of_torch(type(value)) and isinstance(getattr(value, name, MISSING), PLAIN):
+            self.note(source, "probe", attribute(name))
 
     def _reach_named(self, value: Any, source: Source) -> None:
         self.reach(value, source)

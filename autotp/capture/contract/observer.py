@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy
 import torch
-from torch import nn
 
 from ...errors import TraceError
 from .frames import Tracing
@@ -46,7 +45,7 @@ class Observer(Instructions):
         else:
             self._reach_code(*self._class_attribute(self.live, "forward", self.root))
         for leaf in leaves:
-            if callable(leaf) and not isinstance(leaf, nn.Module):
+            if callable(leaf):
                 self.reach(leaf, self.fixed(leaf))
 
     @contextmanager

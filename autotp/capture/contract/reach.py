@@ -11,6 +11,7 @@ import numpy
 import torch
 from torch import nn
 
+from .answers import is_outside, question
 from .modes import Modes
 from .notes import Notes
 from .snapshot import is_module_of_library, is_of_library
@@ -19,7 +20,6 @@ from .values import (
     CONTAINERS,
     MOST_ITEMS,
     PROBES,
-    is_outside,
     is_value_of_torch,
     kind_of,
     memory_of,
@@ -51,14 +51,13 @@ class Reach(Notes):
 
     def reach(self, value: Any, source: Source) -> None:
         """What was read is held by the traced code from now on: what can be read from it is observed."""
+        self._ask(value, source)
         kind = kind_of(value)
         if kind in ("constant", "identity"):
             if isinstance(value, type):
                 self._reach_class(value, source)
             if isinstance(value, Enum):
                 self._reach_member(value, source)
-            if is_outside(value):
-                self._refuse_outside(value)
             if isinstance(value, types.ModuleType):
                 self._watch_module(value, source)
             return
@@ -82,6 +81,14 @@ class Reach(Notes):
                 f"it reads {source}, and nothing can tell what a {type(value).__qualname__} gives", kind == "moving"
             )
 
+    def _ask(self, value: Any, source: Source) -> None:
+        """What a library says from state of its own."""
+        if is_outside(value):
+            self._refuse_outside(value)
+        ask = question(value)
+        if ask is not None:
+            self.note(source, "probe", ask)
+
     def _reach_tensor(self, value: torch.Tensor, source: Source) -> None:
         if isinstance(value, nn.Parameter):
             self.refuse(f"it reads a parameter at {source} rather than as a parameter of its own modules")
@@ -93,9 +100,8 @@ class Reach(Notes):
             self.refuse(f"{source} wants a gradient and is no parameter, and a program sums those of parameters")
 
     def _refuse_outside(self, function: Any) -> None:
-        """Of a function that asks the system; a file that is opened may be written, which nothing puts back."""
-        moving = function is open
-        self.refuse(f"it calls {function.__name__}, and what that says is not the model's state", moving)
+        """Of a function that asks or tells somebody else; a file that is opened may be written, which nothing puts back."""
+        self.refuse(f"it calls {function.__name__}, which is not about the model's state", moving=function is open)
 
     def _reach_function(self, value: Any, source: Source) -> None:
         self.functions.setdefault(value.__code__, []).append((value, source))

@@ -69,7 +69,7 @@ def kind_of(value: Any) -> str:
             return kind
     if isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
         return "identity" if isinstance(value.__self__, (type, types.ModuleType, type(None))) else "bound"
-    if isinstance(value, _BY_IDENTITY) or type(value) is object or _is_of_torch(type(value)):
+    if isinstance(value, _BY_IDENTITY) or type(value) is object or is_of_torch(type(value)):
         return "identity"
     if isinstance(value, Iterator):
         return "moving"
@@ -95,7 +95,7 @@ _KINDS: tuple[tuple[Any, str], ...] = (
 )
 
 
-def _is_of_torch(kind: type) -> bool:
+def is_of_torch(kind: type) -> bool:
     """Returns if the machinery of torch, or ours, is behind an object: what it keeps is not a model's state."""
     return kind.__module__.partition(".")[0] in _REPORTED and not is_value_of_torch(kind)
 
@@ -243,16 +243,6 @@ _OF_PYTHON = frozenset({"__slotnames__", "__annotations__", "__getattribute__"})
 def names_in(kind: type) -> tuple[str, ...]:
     """The names that a class itself has."""
     return tuple(name for name in vars(kind) if name not in _OF_PYTHON)
-
-
-def is_outside(value: Any) -> bool:
-    """Returns if a function of Python's asks the system, or for all names there are: nothing can be compared with its answer."""
-    if not isinstance(value, types.BuiltinFunctionType):
-        return False
-    return value in (globals, open) or (value.__module__ in ("posix", "nt", "gc", "time") and value not in _PURE)
-
-
-_PURE = frozenset({os.fspath})
 
 
 def referent(value: Any) -> Any:

@@ -7,6 +7,7 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from .frames import between
 from .source import MISSING
 
 _HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8  # flags of classes, Include/object.h of CPython
@@ -64,6 +65,7 @@ class Watch:
             original: Any = place.__getattribute__
             own = vars(place).get("__getattribute__", MISSING)
 
+            @between
             def tell(value: Any, name: str) -> Any:
                 listener = _active.get(threading.get_ident())
                 if listener is None or id(value) not in listener.known:
@@ -78,6 +80,7 @@ class Watch:
 class _Telling(types.ModuleType):
     """A Python module while it is observed."""
 
+    @between
     def __getattribute__(self, name: str) -> Any:
         listener = _active.get(threading.get_ident())
         if listener is None or id(self) not in listener.known:

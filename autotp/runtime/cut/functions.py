@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from ...errors import UsageError
 from . import attributes
 from .kinds import CASTS, ELEMENTWISE, FOREACH, INITIAL, OF_PART, OF_SIZES, OF_TYPE, getter, setter, written_by
 from .operands import held_for, result_of
@@ -16,6 +17,10 @@ from .reductions import REDUCTIONS
 from .whole import on_whole
 
 T = torch.Tensor
+MSG_NODE = (
+    "the node of {name} in autograd's graph gets this rank's part of the gradient, since the parameter is cut; use"
+    " register_hook of the parameter"
+)
 
 
 def dispatched(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -143,6 +148,15 @@ def _initial(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return on_whole(func, args, kwargs)
 
 
+def _of_itself(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """A view of a tensor as itself is how others find its node of autograd, which gives this rank's part of the gradient."""
+    if len(args) == 2 and args[0] is args[1]:
+        with parts_only():
+            if args[0].requires_grad and torch.is_grad_enabled():
+                raise UsageError(MSG_NODE.format(name=args[0].origin.name))
+    return on_whole(func, args, kwargs)
+
+
 _HANDLERS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys(ELEMENTWISE, _elementwise),
     **dict.fromkeys(CASTS, _cast),
@@ -157,6 +171,8 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     setter("grad"): attributes.set_gradient,
     T.register_hook: attributes.register_hook,
     T.register_post_accumulate_grad_hook: attributes.register_after,
+    T.view_as: _of_itself,
+    T.expand_as: _of_itself,
     T.where: _where,
     torch.where: _where,
     torch.autograd.grad: attributes.autograd_grad,

@@ -61,6 +61,11 @@ class WholeView(torch.Tensor):
         with parts_only():
             return self.as_subclass(torch.Tensor)
 
+    def taken(self, what: str) -> torch.Tensor:
+        """As `plain`, after a look whether the part was written to."""
+        self.refresh(what)
+        return self.plain()
+
     def refresh(self, what: str) -> None:
         """Gather the whole again if the part was written to. All ranks come here together, as they do everywhere."""
         if self.version == _version(self.cut):

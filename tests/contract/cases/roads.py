@@ -15,31 +15,9 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from tests.contract.parts import HIDDEN, INNER, Mlp, call, case, leaf, twins, values
+from tests.contract.parts import HIDDEN, INNER, Mlp, Reads, call, case, leaf, reading, twins, values
 
 FACTOR = 2.0
-
-
-class Reads(Mlp):
-    """Multiplies with what a function of the block gives."""
-
-    def __init__(self, read, held=None):
-        super().__init__()
-        self.read, self.held = read, held
-
-    def middle(self, y):
-        return y.relu() * self.read(self)
-
-
-def reading(read, *changes, held=None):
-    net = twins(lambda index: Reads(read, held))
-    yield net
-    yield
-    for change in changes:
-        change(net)
-        yield
-    for _ in range(max(1, 3 - len(changes))):
-        yield
 
 
 class Config:

@@ -1,0 +1,123 @@
+"""What libraries answer from state of their own: settings of torch, levels of loggers, classes registered with others, the
+system. Nothing tells what their code reads, so their answers are asked for again, or there is no program."""
+
+from __future__ import annotations
+
+import _abc  # type: ignore[import-not-found]
+import abc
+import datetime
+import functools
+import inspect
+import logging
+import os
+import re
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
+# Names of functions of torch that say how it is set, without being given anything, and of those that set it or draw.
+_ASKS = re.compile(r"(is|are|get|has|current)_|initial_seed$|.*_(enabled|available|count)$")
+_SETS = re.compile(r"(set|use)_|get_rng_state|(manual_)?seed(_all)?$")
+# What they say is in the key of a call, or in the modes of its contract, or is about tracing.
+_KNOWN = frozenset(
+    {
+        torch.is_grad_enabled,
+        torch.is_inference_mode_enabled,
+        torch.get_default_dtype,
+        torch.get_default_device,
+        torch.are_deterministic_algorithms_enabled,
+        torch.is_autocast_enabled,
+        torch.jit.is_scripting,  # type: ignore[attr-defined]
+        torch.jit.is_tracing,  # type: ignore[attr-defined]
+        torch.compiler.is_compiling,
+        torch.compiler.is_dynamo_compiling,
+        torch.compiler.is_exporting,
+    }
+)
+_TRACING = ("torch._dynamo", "torch.compiler", "torch.fx", "torch._C._functorch", "torch.overrides", "torch.utils._")
+_PURE = frozenset({os.fspath})
+_CLOCKS = (vars(datetime.datetime)["now"], vars(datetime.datetime)["utcnow"], vars(datetime.date)["today"])
+_OF_SYSTEM = (globals, open, print, input, sys._getframe, sys._current_frames)
+
+
+def is_outside(value: Any) -> bool:
+    """Returns if a function asks the system, its callers, or for all names there are, or says something: nothing can be compared
+    with its answer. And if one of torch's sets what all of torch goes by."""
+    if value is torch.nn.Parameter:  # no tensor of a trace is one
+        return True
+    if _is_of_torch(value):
+        return bool(_SETS.match(value.__name__))
+    if any(value is each for each in _CLOCKS):
+        return True
+    if not isinstance(value, types.BuiltinFunctionType):
+        return False
+    return value in _OF_SYSTEM or (value.__module__ in ("posix", "nt", "gc", "time") and value not in _PURE)
+
+
+def question(value: Any) -> Callable[[Any], Any] | None:
+    """How something of a library is asked for what decides what it says; None if nothing does."""
+    if isinstance(value, logging.Logger):
+        return level
+    if isinstance(value, abc.ABCMeta):
+        return registered
+    if _is_of_torch(value) and _ASKS.match(value.__name__) and value not in _KNOWN and _takes_nothing(value):
+        return answer
+    return None
+
+
+def level(logger: Any) -> Any:
+    """From which level on a logger says anything."""
+    return logger.getEffectiveLevel(), logger.disabled
+
+
+def registered(kind: Any) -> Any:
+    """The classes that were registered with an abstract class, or with one that is made of it."""
+    own = {id(reference()) for reference in _abc._get_dump(kind)[0]}
+    return tuple(
+        sorted(own.union(*(registered(each) for each in kind.__subclasses__() if isinstance(each, abc.ABCMeta))))
+    )
+
+
+def answer(function: Any) -> Any:
+    """What a function says that is given nothing."""
+    return plain(function())
+
+
+def plain(value: Any) -> Any:
+    """A constant with its class; of anything else, which one it is."""
+    return (type(value), repr(value)) if isinstance(value, PLAIN) else (id(value),)
+
+
+@functools.cache
+def attribute(name: str) -> Callable[[Any], Any]:
+    """What an object of torch's has under a name, if that is a constant."""
+
+    def attribute(value: Any) -> Any:
+        return plain(getattr(value, name, None))
+
+    return attribute
+
+
+def _is_of_torch(value: Any) -> bool:
+    if not isinstance(value, (types.FunctionType, types.BuiltinFunctionType)):
+        return False
+    module = str(value.__module__)
+    return module.partition(".")[0] == "torch" and not module.startswith(("torch.nn", *_TRACING))
+
+
+def _takes_nothing(function: Any) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # one written in C
+        try:
+            function()
+        except (TypeError, RuntimeError):
+            return False
+        return True
+    return not any(
+        each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters
+    )
