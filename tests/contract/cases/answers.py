@@ -200,7 +200,10 @@ def imported_where_it_is_used():
         again.FACTOR = 5.0
         sys.modules["made_here"] = again
 
-    yield from reading(read, lambda net: setattr(made, "FACTOR", 3.0), other)
+    try:
+        yield from reading(read, lambda net: setattr(made, "FACTOR", 3.0), other)
+    finally:
+        sys.modules.pop("made_here", None)
 
 
 @case()
@@ -215,9 +218,13 @@ def python_module_that_answers():
 
         return made_there.FACTOR
 
-    yield from reading(
-        read, lambda net: made.table.update(FACTOR=3.0), lambda net: setattr(made, "__getattr__", lambda name: 7.0)
-    )
+    def other(net):
+        made.__getattr__ = lambda name: 7.0
+
+    try:
+        yield from reading(read, lambda net: made.table.update(FACTOR=3.0), other)
+    finally:
+        sys.modules.pop("made_there", None)
 
 
 @case()
