@@ -12,6 +12,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
+from ..errors import TraceError
 from .opaque import CONSTANTS, Position
 from .reads import HandleGuard, HandleRead
 
@@ -36,6 +37,12 @@ class CallSite:
         tree = pytree.tree_unflatten(list(self.leaves), self.spec)
         flat, _ = pytree.tree_flatten_with_path(tree, is_leaf=_is_leaf)
         return [pytree.keystr(path) for path, leaf in flat if isinstance(leaf, Slot) and leaf.kind == kind]
+
+    def check_classes(self) -> None:
+        """Raises TraceError for a tensor of a class of its own, which does what a trace does not see."""
+        for kind in map(type, self.tensors):
+            if kind is not torch.Tensor and _SAME.get(kind) is not torch.Tensor:
+                raise TraceError(f"it is given a {kind.__name__}, and a program computes with plain tensors")
 
     def rebuild(
         self, tensors: list[torch.Tensor], numbers: list[Any], handles: list[Any]

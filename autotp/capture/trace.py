@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch._dispatch.python import enable_python_dispatcher
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
@@ -48,8 +47,6 @@ from .symbols import Symbols
 from .traced import CaptureError, Traced
 from .units import Unit
 from .whereabouts import keep_modules, noting_modules
-
-_PLAIN = (torch.Tensor, nn.Parameter)
 
 
 @capturing()
@@ -107,6 +104,7 @@ class _Tracer:
         functions: FunctionRules,
         numbers_vary: bool,
     ) -> None:
+        site.check_classes()
         devices = [site.device, *(tensor.device for tensor in site.tensors)]
         device = next((each for each in devices if each is not None and each.type != "meta"), None)
         self.site, self.symbols = site, Symbols(device)
@@ -159,8 +157,6 @@ class _Tracer:
         return {name: fakes[id(tensor)] for name, tensor in named}
 
     def _fake_input(self, number: int, tensor: torch.Tensor, dynamic: set[int]) -> torch.Tensor:
-        if type(tensor) not in _PLAIN and not isinstance(tensor, FakeTensor):
-            raise TraceError(f"it is given a {type(tensor).__name__}, and a program computes with plain tensors")
         fake = self.symbols.tensor(tensor, dynamic)
         self.symbols.bind(number, fake)
         if not (tensor.requires_grad and _is_float(fake)):
@@ -191,7 +187,10 @@ class _Tracer:
                 _allow_non_fake_inputs=True,
             )
             traced = tracer(flat)
-        guards = self.symbols.guards(contiguous=self._asks_for_order())
+        in_order = self.observer is not None and self.observer.order_asked
+        if in_order and not all(tensor.is_contiguous() for tensor in self.site.tensors):
+            raise TraceError("it asks how a tensor lies in memory, and is given one that is not contiguous")
+        guards = self.symbols.guards(in_order)
         graph, constants = self._graph(traced, names)
         normalise(graph, constants)
         read_before_writes(graph)
@@ -208,13 +207,6 @@ class _Tracer:
             shared=not any(position.used for position in self.positions),
             contract=self.contract(constants),
         )
-
-    def _asks_for_order(self) -> bool:
-        """Whether the unit's Python asks in which order numbers lie in memory. Inputs of a trace are as dense as can be."""
-        asks = self.observer is not None and self.observer.order_asked
-        if asks and not all(tensor.is_contiguous() for tensor in self.site.tensors):
-            raise TraceError("it asks how a tensor lies in memory, and is given one that is not contiguous")
-        return asks
 
     def _call(self, names: list[str], flat: list[Any]) -> list[torch.Tensor]:
         by_fake = {id(self.state[name]): tensor for name, tensor in zip(names, flat[: len(names)], strict=True)}

@@ -47,8 +47,6 @@ _OF_SYSTEM = (globals, open, print, input, sys._getframe, sys._current_frames)
 def is_outside(value: Any) -> bool:
     """Returns if a function asks the system, its callers, or for all names there are, or says something: nothing can be compared
     with its answer. And if one of torch's sets what all of torch goes by."""
-    if value is torch.nn.Parameter:  # no tensor of a trace is one
-        return True
     if _is_of_torch(value):
         return bool(_SETS.match(value.__name__))
     if any(value is each for each in _CLOCKS):

@@ -44,7 +44,9 @@ _NUMBERS = frozenset(
 )
 _GRADIENT = torch.Tensor.grad.__get__  # type: ignore[union-attr]
 _WANTED = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
-_CLASSES = frozenset({"Tensor", "Parameter"})
+# Classes of which no tensor of a trace is, by what asks for them.
+_NONE = frozenset[str]()
+_CLASSES = {"type": frozenset({"Tensor", "Parameter"}), "isinstance": frozenset({"Parameter"})}
 _ORDER = frozenset({torch.Tensor.is_contiguous, torch.Tensor.stride})
 # What autograd and the memory say of a tensor: of one that stands for another in a trace, something else.
 _OF_THE_TENSOR = {
@@ -175,8 +177,8 @@ class Instructions(Attributes):
         namespace, name = frame.f_globals, action.name
         source = self.note(self.fixed(namespace), "global", name)
         if name not in namespace:
-            if name == "type" and not _CLASSES.isdisjoint(frame.f_code.co_names):
-                self.refuse("it compares classes of tensors, and a trace has others")
+            if not _CLASSES.get(name, _NONE).isdisjoint(frame.f_code.co_names) and not is_module_of_library(namespace):
+                self.refuse("it asks for the class of a tensor, and a trace has others")
             if is_outside(vars(builtins).get(name)):
                 self.snapshots.take(namespace, lambda: "globals")
                 self._refuse_outside(vars(builtins)[name])
