@@ -41,7 +41,7 @@ class CallSite:
     def check_classes(self) -> None:
         """Raises TraceError for a tensor of a class of its own, which does what a trace does not see."""
         for kind in map(type, self.tensors):
-            if kind is not torch.Tensor and _SAME.get(kind) is not torch.Tensor:
+            if _class(kind) is not torch.Tensor:
                 raise TraceError(f"it is given a {kind.__name__}, and a program computes with plain tensors")
 
     def rebuild(
@@ -66,8 +66,14 @@ class Slot:
 
 
 _slot = functools.cache(Slot)
-# Classes of tensors that are one to a trace.
-_SAME: dict[type, type] = {nn.Parameter: torch.Tensor, FakeTensor: torch.Tensor}
+_PACKAGE = __name__.partition(".")[0]
+
+
+@functools.cache
+def _class(kind: type) -> type:
+    """What a trace takes a class of tensors for: a plain one, but for those that a user has made."""
+    known = kind in (torch.Tensor, nn.Parameter, FakeTensor) or kind.__module__.partition(".")[0] == _PACKAGE
+    return torch.Tensor if known else kind
 
 
 def _is_leaf(value: Any) -> bool:
@@ -147,7 +153,7 @@ def call_site(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any
             leaves.append(_slot("tensor", len(tensors)))
             tensors.append(leaf)
             small = tuple([size if size < 2 else None for size in leaf.shape])
-            key.append((_SAME.get(type(leaf), type(leaf)), leaf.dtype, leaf.device, leaf.requires_grad, small))
+            key.append((_class(type(leaf)), leaf.dtype, leaf.device, leaf.requires_grad, small))
         elif type(leaf) is int:
             leaves.append(_slot("number", len(numbers)))
             numbers.append(leaf)

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from torch._dynamo.comptime import ComptimeContext, comptime
-from torch._dynamo.guards import get_verbose_code_parts, install_guard
+from torch._dynamo.guards import GuardBuilder, get_verbose_code_parts, install_guard
 from torch._dynamo.variables import NewGlobalVariable
 from torch._dynamo.variables.base import AttributeMutationExisting, ValueMutationExisting
 from torch._guards import Source
@@ -33,7 +33,6 @@ from ..capture.signature import CallSite
 from ..capture.traced import Traced
 from ..errors import TraceError, UnsoundPlanError, UsageError
 from ..rewrite.build import Program
-from ..runtime.cut.origin import IsCut
 from ..runtime.cut.views import WholeView
 from ..runtime.traced import closed
 from .entry import EntryCode
@@ -169,12 +168,14 @@ class _Call:
         """What a variable of dynamo's stands for. Raises TraceError for what is made within the compiled region only."""
         variable = variable.realize()
         kind = type(variable).__name__
-        if variable.is_tensor() and not issubclass(variable.python_type(), (IsCut, WholeView)):
+        if variable.is_tensor() and variable.python_type() in (torch.Tensor, torch.nn.Parameter):
             return self._tensor(variable.as_proxy().node.meta["example_value"])
         if kind == "SymNodeVariable":
             return int(variable.sym_num.node.hint)
+        if variable.is_tensor():
+            raise TraceError(f"a {variable.python_type().__name__} in the call of a block cannot be compiled")
         if variable.is_python_constant():
-            return variable.as_python_constant()
+            return self._constant(variable)
         if hasattr(variable, "items") and isinstance(variable.items, list):
             made, items = variable.python_type(), [self.value(item) for item in variable.items]
             return made(*items) if is_namedtuple_class(made) else made(items)
@@ -183,6 +184,15 @@ class _Call:
         if hasattr(variable, "value") and not isinstance(variable.value, WholeView):
             return self._object(variable)
         raise TraceError(f"a {kind} in the call of a block cannot be compiled")
+
+    def _constant(self, variable: Any) -> Any:
+        """A constant. A function is one, and a program is for this one alone."""
+        value = variable.as_python_constant()
+        if callable(value) and not isinstance(value, type):
+            if variable.source is None:
+                raise TraceError("a function that is made within the compiled region is in the call of a block")
+            install_guard(variable.source.make_guard(GuardBuilder.ID_MATCH))
+        return value
 
     def _object(self, variable: Any) -> Any:
         """An object as it was before the compiled region, or as the region has made it so far."""

@@ -44,6 +44,7 @@ _NUMBERS = frozenset(
 )
 _GRADIENT = torch.Tensor.grad.__get__  # type: ignore[union-attr]
 _WANTED = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
+_BUILTINS = dict(vars(builtins))  # those of Python's own
 # Classes of which no tensor of a trace is, by what asks for them.
 _NONE = frozenset[str]()
 _CLASSES = {"type": frozenset({"Tensor", "Parameter"}), "isinstance": frozenset({"Parameter"})}
@@ -179,9 +180,12 @@ class Instructions(Attributes):
         if name not in namespace:
             if not _CLASSES.get(name, _NONE).isdisjoint(frame.f_code.co_names) and not is_module_of_library(namespace):
                 self.refuse("it asks for the class of a tensor, and a trace has others")
-            if is_outside(vars(builtins).get(name)):
+            found = vars(builtins).get(name)
+            if is_outside(found):
                 self.snapshots.take(namespace, lambda: "globals")
-                self._refuse_outside(vars(builtins)[name])
+                self._refuse_outside(found)
+            if found is not _BUILTINS.get(name):
+                self.reach(found, self.note(self.fixed(vars(builtins)), "item", name))
             return
         self.reach(namespace[name], source)
         self._read_names(namespace[name], source, action.names)

@@ -164,6 +164,9 @@ class Reach(Notes):
     def _reach_random(self, value: Any, source: Source) -> None:
         self.snapshots.take_random(value, source.__str__)
 
+    def _reach_reference(self, value: Any, source: Source) -> None:
+        self.refuse(f"{source} is a weak reference, and guards would keep alive what it is to")
+
     def _reach_partial(self, value: Any, source: Source) -> None:
         self._reach_slots(value, source, ("func", "args", "keywords"))
 
@@ -186,6 +189,8 @@ class Reach(Notes):
     def _reach_container(self, value: Any, source: Source) -> None:
         if len(value) > MOST_ITEMS:
             self.refuse(f"{source} has more than {MOST_ITEMS} items, which are too many to watch")
+        if isinstance(value, (dict, set, frozenset)) and not all(map(_is_key, value)):
+            self.refuse(f"{source} has objects as keys, or is a set of some, and nothing can look these up again")
         self.note(source, "type")
         self.note(source, "content")
         self.snapshots.take(value, source.__str__)
@@ -228,3 +233,10 @@ class Reach(Notes):
 
     def _reach_environment(self, value: Any, source: Source) -> None:
         """Its variables are observed as they are asked for."""
+
+
+def _is_key(value: Any) -> bool:
+    """Returns if nothing can be read from a key, or an item of a set, but what it is."""
+    if isinstance(value, (tuple, frozenset)):
+        return all(map(_is_key, value))
+    return kind_of(value) in ("constant", "identity")

@@ -245,11 +245,6 @@ def names_in(kind: type) -> tuple[str, ...]:
     return tuple(name for name in vars(kind) if name not in _OF_PYTHON)
 
 
-def referent(value: Any) -> Any:
-    """What a weak reference refers to."""
-    return value()
-
-
 def builtin_self(value: Any) -> Any:
     """The object that a method written in C belongs to."""
     return value.__self__
@@ -259,6 +254,5 @@ PROBES: dict[str, Callable[[Any], Any]] = {
     "array": array_state,
     "cache": cache_state,
     "variable": variable_state,
-    "reference": referent,
     "bound": builtin_self,
 }

@@ -1,6 +1,7 @@
 """What libraries say from state of their own: settings of torch, loggers, registries, the system; and what a block tells them."""
 
 import abc
+import builtins
 import contextlib
 import ctypes
 import datetime
@@ -11,6 +12,7 @@ import multiprocessing
 import sys
 import types
 import uuid
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -210,8 +212,16 @@ def imported_where_it_is_used():
 def python_module_that_answers():
     made = types.ModuleType("made_there")
     made.table = {"FACTOR": 2.0}
-    made.__getattr__ = lambda name: made.table[name]
-    sys.modules["made_there"] = made
+
+    def answers(name):
+        if name not in made.table:
+            raise AttributeError(name)
+        return made.table[name] * 2
+
+    def answers_otherwise(name):
+        if name not in made.table:
+            raise AttributeError(name)
+        return 7.0
 
     def read(block):
         import made_there
@@ -219,8 +229,10 @@ def python_module_that_answers():
         return made_there.FACTOR
 
     def other(net):
-        made.__getattr__ = lambda name: 7.0
+        made.__getattr__ = answers_otherwise
 
+    made.__getattr__ = answers
+    sys.modules["made_there"] = made
     try:
         yield from reading(read, lambda net: made.table.update(FACTOR=3.0), other)
     finally:
@@ -313,3 +325,93 @@ def function_of_a_module_of_torch_replaced():
     finally:
         F.layer_norm = own
     yield
+
+
+@case(processes=True)
+def builtin_of_the_user():
+    builtins.SOME_FACTOR = 2.0
+
+    class B(Mlp):
+        def middle(self, y):
+            return y.relu() * SOME_FACTOR  # noqa: F821
+
+    net = twins(lambda i: B())
+    yield net
+    yield
+    builtins.SOME_FACTOR = 3.0
+    yield
+    builtins.SOME_FACTOR = 4.0
+    yield
+    yield
+
+
+class Thing:
+    def __init__(self, factor):
+        self.factor = factor
+
+
+@case()
+def weak_dict():
+    things = [Thing(2.0), Thing(3.0)]
+    weak = weakref.WeakValueDictionary(dict(enumerate(things)))
+    yield from reading(
+        lambda b: float(len(weak)) + sum(t.factor for t in weak.values()),
+        lambda net: things.pop(),
+        lambda net: setattr(things[0], "factor", 7.0),
+    )
+
+
+@case()
+def weak_set():
+    things = [Thing(2.0), Thing(3.0)]
+    weak = weakref.WeakSet(things)
+    yield from reading(
+        lambda b: sum(t.factor for t in weak), lambda net: things.pop(), lambda net: setattr(things[0], "factor", 7.0)
+    )
+
+
+@case()
+def weak_proxy():
+    thing = Thing(2.0)
+    proxy = weakref.proxy(thing)
+    yield from reading(
+        lambda b: proxy.factor, lambda net: setattr(thing, "factor", 3.0), lambda net: setattr(thing, "factor", 4.0)
+    )
+
+
+@case()
+def view_of_a_dict_of_types():
+    d = {"factor": 2.0}
+    view = types.MappingProxyType(d)
+    yield from reading(lambda b: view["factor"], lambda net: d.update(factor=3.0), lambda net: d.update(factor=4.0))
+
+
+@case()
+def dict_that_answers_for_what_it_lacks():
+    class Registry(dict):
+        def __missing__(self, key):
+            return HELD[0]
+
+    reg = Registry()
+    HELD[0] = 2.0
+    yield from reading(lambda b: reg["x"], lambda net: HELD.__setitem__(0, 3.0), lambda net: reg.update(x=5.0))
+
+
+@case()
+def set_of_objects():
+    things = {Thing(2.0), Thing(3.0)}
+    yield from reading(
+        lambda b: sum(t.factor for t in things),
+        lambda net: [setattr(t, "factor", 5.0) for t in things],
+        lambda net: things.add(Thing(1.0)),
+    )
+
+
+@case()
+def objects_as_keys():
+    things = {Thing(2.0): 1, Thing(3.0): 2}
+    yield from reading(
+        lambda b: sum(t.factor for t in things),
+        lambda net: [setattr(t, "factor", 5.0) for t in things],
+        lambda net: things.update({Thing(1.0): 2}),
+    )

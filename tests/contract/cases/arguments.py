@@ -543,3 +543,133 @@ def identity_of_what_is_given():
     yield
     yield
     yield
+
+
+@case()
+def blocks_in_an_order_that_changes():
+    class N(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = nn.ModuleList([Mlp(i) for i in range(3)])
+            self.order = [0, 1, 2]
+
+        def forward(self, x):
+            for i in self.order:
+                x = self.blocks[i](x)
+            return x
+
+    net = N()
+    yield net
+    yield
+    net.order = [2, 0]
+    yield
+    net.order = [1, 1, 0, 2]
+    yield
+    net.order.reverse()
+    yield
+
+
+@case()
+def buffer_of_nothing_and_something():
+    class B(Mlp):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("gain", None)
+
+        def middle(self, y):
+            return y.relu() if self.gain is None else y.relu() * self.gain
+
+    net = twins(lambda i: B())
+    yield net
+    yield
+    net.blocks[0].gain = values(48)
+    yield
+    net.blocks[0].gain = None
+    net.blocks[1].gain = values(48, seed=3)
+    yield
+    del net.blocks[0].gain
+    net.blocks[0].gain = values(48, seed=4)
+    yield
+
+
+@case()
+def tensor_made_of_a_number():
+    class B(Mlp):
+        def middle(self, y):
+            return y.relu() * torch.zeros((), dtype=y.dtype, device=y.device).add(HELD[0]).to(torch.float32).to(y.dtype)
+
+    net = twins(lambda i: B())
+    HELD[0] = 2.0
+    yield net
+    yield
+    HELD[0] = 3.0
+    yield
+    yield
+    yield
+
+
+@case()
+def tensor_made_of_a_list():
+    table = [1.0, 2.0, 3.0]
+
+    class B(Mlp):
+        def middle(self, y):
+            return y.relu() * torch.tensor(table, dtype=torch.float64).sum()
+
+    net = twins(lambda i: B())
+    yield net
+    yield
+    table[0] = 5.0
+    yield
+    table.append(1.0)
+    yield
+    yield
+
+
+@case()
+def tensor_that_the_model_keeps():
+    class B(Mlp):
+        def forward(self, x, bias):
+            return super().forward(x) + bias
+
+    class N(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = nn.ModuleList([B(), B()])
+            self.bias = None
+
+        def forward(self, x):
+            if self.bias is None or self.bias.shape != x.shape:
+                self.bias = torch.ones_like(x)
+            for b in self.blocks:
+                x = b(x, self.bias)
+                self.bias = self.bias + x.detach()
+            return x
+
+    yield N(), (leaf(2, 5, 32),)
+    yield call(leaf(2, 5, 32))
+    yield call(leaf(2, 5, 32))
+    yield call(leaf(3, 5, 32))
+    yield call(leaf(3, 5, 32))
+
+
+@case()
+def result_written_by_the_caller():
+    class N(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = nn.ModuleList([Mlp(), Mlp(), Mlp()])
+
+        def forward(self, x):
+            for b in self.blocks:
+                y = b(x)
+                y[:, 0] = 1.0
+                y.mul_(2.0)
+                x = y
+            return x
+
+    yield N()
+    yield
+    yield
+    yield
+    yield

@@ -4,6 +4,7 @@ import contextlib
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from tests.contract.parts import Mlp, call, case, leaf, twins, values
 
@@ -400,5 +401,101 @@ def applied_to_all():
     net.apply(lambda m: setattr(m, "eps", 0.5) if isinstance(m, nn.LayerNorm) else None)
     yield
     net.apply(lambda m: m.requires_grad_(False) if isinstance(m, nn.Linear) else None)
+    yield
+    yield
+
+
+class Held(Mlp):
+    def middle(self, y):
+        return y.relu() * HELD[0]
+
+
+@case()
+def state_changed_before_recomputation():
+    net = twins(lambda i: Held())
+    HELD[0] = 2.0
+
+    def run():
+        y = checkpoint(net, leaf(2, 5, 32), use_reentrant=False)
+        HELD[0] += 1.0
+        return y
+
+    yield net
+    yield call(run=run)
+    yield call(run=run)
+    yield call(run=run)
+    yield call(run=run)
+
+
+@case()
+def state_changed_before_backward():
+    net = twins(lambda i: Held())
+    HELD[0] = 2.0
+
+    def run():
+        y = net(leaf(2, 5, 32))
+        HELD[0] += 1.0
+        net.blocks[0].norm.eps += 0.1
+        return y
+
+    yield net
+    yield call(run=run)
+    yield call(run=run)
+    yield call(run=run)
+    yield call(run=run)
+
+
+@case()
+def data_changed_before_backward():
+    net = twins(lambda i: Held())
+    HELD[0] = 2.0
+
+    def run():
+        y = net(leaf(2, 5, 32))
+        net.blocks[0].up.weight.data.mul_(2)
+        net.blocks[1].norm.weight.data.add_(1)
+        net.blocks[1].down.weight.data.mul_(3)
+        return y
+
+    yield net
+    yield call(run=run)
+    yield call(run=run)
+    yield call(run=run)
+    yield call(run=run)
+
+
+@case()
+def forward_of_a_block_wrapped():
+    net = twins(lambda i: Held())
+    HELD[0] = 2.0
+    yield net
+    yield
+    old = net.blocks[0].forward
+    net.blocks[0].forward = lambda x: old(x) * HELD[0]
+    yield
+    HELD[0] = 3.0
+    yield
+    del net.blocks[0].forward
+    yield
+
+
+@case()
+def block_in_a_lambda_of_the_model():
+    class N(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = nn.ModuleList([Mlp(), Mlp()])
+            self.twice = lambda x: self.blocks[0](self.blocks[0](x))
+            self.weigh = lambda x: x @ self.blocks[1].up.weight.T @ self.blocks[1].down.weight.T
+
+        def forward(self, x):
+            return self.blocks[1](self.twice(x)) + self.weigh(x)
+
+    net = N()
+    yield net
+    yield
+    with torch.no_grad():
+        net.blocks[1].up.weight.mul_(2)
+    yield
     yield
     yield
