@@ -8,6 +8,7 @@ somebody writes into the memory it stays a view. Layers run their `local_forward
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -54,11 +55,21 @@ def directly(graph: torch.fx.Graph) -> torch.fx.Graph:
     for node in made.nodes:
         if node.target is aten.view.default and node not in written:
             node.target = torch.reshape
+        elif node.target is aten.slice.Tensor and len(node.args) > 2 and not node.kwargs:
+            _index(node)
         elif node.op == "call_function":
             node.target = BINDINGS.get(node.target, node.target)
         elif node.op == "call_module":
             _call_part(made, node)
     return made
+
+
+def _index(node: Any) -> None:
+    """A slice of the last dim as an index. Of another dim that takes as long."""
+    value, dim, start, *rest = node.args
+    rank = value.meta["val"].dim()
+    if dim in (-1, rank - 1):
+        node.target, node.args = operator.getitem, (value, (..., slice(start, *(rest or [None]))))
 
 
 def _call_part(graph: torch.fx.Graph, node: torch.fx.Node) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import pytest
@@ -54,17 +55,17 @@ def test_every_binding_has_a_case() -> None:
     assert CALLS.keys() == BINDINGS.keys()
 
 
-@pytest.mark.parametrize("operator", CALLS, ids=str)
-def test_a_binding_is_its_overload(operator: Any) -> None:
-    for args, kwargs in CALLS[operator]:
-        expected, found = operator(*args, **kwargs), BINDINGS[operator](*args, **kwargs)
+@pytest.mark.parametrize("overload", CALLS, ids=str)
+def test_a_binding_is_its_overload(overload: Any) -> None:
+    for args, kwargs in CALLS[overload]:
+        expected, found = overload(*args, **kwargs), BINDINGS[overload](*args, **kwargs)
         if isinstance(expected, int):
             assert found == expected
             continue
         assert (found.dtype, found.shape, found.stride()) == (expected.dtype, expected.shape, expected.stride())
         assert torch.equal(found, expected)
-        recorded = make_fx(lambda *a, f=BINDINGS[operator], rest=kwargs: f(*a, **rest), pre_dispatch=True)(*args)
-        assert operator in {node.target for node in recorded.graph.nodes}, recorded.code
+        recorded = make_fx(lambda *a, f=BINDINGS[overload], rest=kwargs: f(*a, **rest), pre_dispatch=True)(*args)
+        assert overload in {node.target for node in recorded.graph.nodes}, recorded.code
 
 
 def test_the_graph_itself_is_left_alone() -> None:
@@ -85,3 +86,26 @@ def test_a_view_takes_any_order_of_memory_unless_somebody_writes_there() -> None
     view.meta["writes"] = (view,)
     with pytest.raises(RuntimeError, match="view size is not compatible"):
         torch.fx.GraphModule(torch.nn.Module(), directly(graph))(other)
+
+
+SLICES = [
+    (2, 0, 3),
+    (-1, 2, 2**63 - 1),
+    (2, -2, None),
+    (2, None, -1),
+    (2, 4, 9),
+    (2, 0, 6, 2),
+    (1, 1, 2),
+    (0, 1, 4),
+    (2, 5, 2),
+]
+
+
+@pytest.mark.parametrize("bounds", SLICES, ids=str)
+def test_a_slice_is_its_index(bounds: tuple[Any, ...]) -> None:
+    graph = make_fx(lambda a: aten.slice.Tensor(a, *bounds))(A).graph
+    made = directly(graph)
+    assert (operator.getitem in {node.target for node in made.nodes}) == (bounds[0] in (2, -1))
+    found, expected = torch.fx.GraphModule(torch.nn.Module(), made)(A), aten.slice.Tensor(A, *bounds)
+    assert torch.equal(found, expected) and found.stride() == expected.stride()
+    assert found.storage_offset() == expected.storage_offset() and found._base is A
