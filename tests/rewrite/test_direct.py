@@ -107,5 +107,7 @@ def test_a_slice_is_its_index(bounds: tuple[Any, ...]) -> None:
     made = directly(graph)
     assert (operator.getitem in {node.target for node in made.nodes}) == (bounds[0] in (2, -1))
     found, expected = torch.fx.GraphModule(torch.nn.Module(), made)(A), aten.slice.Tensor(A, *bounds)
-    assert torch.equal(found, expected) and found.stride() == expected.stride()
-    assert found.storage_offset() == expected.storage_offset() and found._base is A
+    assert torch.equal(found, expected)
+    assert found.stride() == expected.stride()
+    assert found.storage_offset() == expected.storage_offset()
+    assert found._base is A
