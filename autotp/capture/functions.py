@@ -226,6 +226,10 @@ def argument_names(function: Callable[..., Any], paths: Sequence[Any]) -> tuple[
     return tuple(map(name, paths))
 
 
+def _is_kept(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and type(value) not in (torch.Tensor, nn.Parameter)
+
+
 class OpaqueFunction:
     """The target of an opaque function's node: the function with the constants of its call filled in.
 
@@ -248,7 +252,8 @@ class OpaqueFunction:
     def __call__(self, *values: Any) -> list[torch.Tensor]:
         """Run the function; gives the tensors of its result."""
         *given, shapes = values
-        args, kwargs = self._fill(given)
+        # What the function keeps for its backward are parts there, too.
+        args, kwargs = self._fill([held.as_subclass(torch.Tensor) if _is_kept(held) else held for held in given])
         result = self._function(*args, **kwargs)
         tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         check_shapes(self.__name__, tensors, shapes)

@@ -112,7 +112,7 @@ class _Tracer:
         self.position_names = frozenset(unit.positions)
         self.observer: Observer | None = None
         self.positions: list[Position] = []
-        values = unit.position_values(module)
+        self.places = values = unit.position_values(module)
         for number, (path, name) in enumerate(unit.positions):
             owner = self.module.get_submodule(path)
             self.positions.append(Position(getattr(owner, name), number))
@@ -204,7 +204,7 @@ class _Tracer:
             handle_guards=tuple(self.handles.guards),
             reads=tuple(self.reads),
             constants=constants,
-            shared=not any(position.used for position in self.positions),
+            positions=self.places if any(position.used for position in self.positions) else None,
             contract=self.contract(constants),
         )
 

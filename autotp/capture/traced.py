@@ -30,8 +30,8 @@ class Traced:
     """A captured call and the conditions under which it is valid for another one: `guards` on sizes and numbers, `handle_guards`
     on the call's objects, `contract` on the state that the unit's Python read.
 
-    `reads` are the numbers that it takes as further inputs, `shared` says that it holds for units of equal shape at any
-    position; `unread` are the numbers of result tensors that nobody is known to read.
+    `reads` are the numbers that it takes as further inputs, `positions` those for which alone it holds, None if it does for all
+    units of equal shape; `unread` are the numbers of result tensors that nobody is known to read.
     """
 
     graph: torch.fx.Graph
@@ -42,12 +42,14 @@ class Traced:
     handle_guards: tuple[HandleGuard, ...]
     reads: tuple[HandleRead, ...]
     constants: Mapping[str, torch.Tensor]
-    shared: bool
+    positions: tuple[int, ...] | None
     contract: Contract
     unread: frozenset[int] = frozenset()
 
     def valid_for(self, site: CallSite, positions: tuple[int, ...]) -> bool:
         """Returns if the graph computes this call, given that the keys are equal."""
+        if self.positions not in (None, positions):
+            return False
         try:
             numbers = self.numbers(site, positions)
         except (LookupError, AttributeError, TypeError):

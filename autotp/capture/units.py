@@ -26,9 +26,13 @@ class Unit:
     def module(self, model: nn.Module) -> nn.Module:
         return model.get_submodule(self.path)
 
+    def position_places(self, module: nn.Module) -> tuple[tuple[dict[str, Any], str], ...]:
+        """Where the position attributes of the unit's module are: whose they are, and their names there."""
+        return tuple((vars(module.get_submodule(path)), name) for path, name in self.positions)
+
     def position_values(self, module: nn.Module) -> tuple[int, ...]:
         """The values of the position attributes in the unit's module."""
-        return tuple(getattr(module.get_submodule(path), name) for path, name in self.positions)
+        return tuple(held[name] for held, name in self.position_places(module))
 
 
 def find_units(model: nn.Module, split: frozenset[str] = frozenset()) -> tuple[Unit, ...]:

@@ -9,7 +9,7 @@ from torch import nn
 
 from ..axes.layout import Layout
 from ..planner.plan import Plan, UnitPlan
-from ..runtime.layers import ParallelLayer
+from ..runtime.layers import remove_layer
 from .apply import Parallel, install, module_paths
 from .aside import WholeForward
 from .compiler import Compiler
@@ -42,7 +42,7 @@ def apply_again(model: nn.Module, dense: nn.Module, plan: Plan, compilers: Mappi
     """Apply a plan for the present modules of a parallel model, in place. The plan may not cut otherwise what is cut."""
     ranks = model.__dict__[ATTRIBUTE].ranks
     for module in model.modules():
-        ParallelLayer.undo(module)
+        remove_layer(module)
         if isinstance(forward := module.__dict__.get("forward"), (UnitForward, WholeForward)):
             forward.leave()
     install(model, dense, plan, ranks, compilers)

@@ -1,4 +1,4 @@
-"""Applying a plan to a model on one rank: cut the parameters, swap the layers, replace the units' forwards."""
+"""Applying a plan to a model on one rank: cut the parameters, give modules their layers, replace the units' forwards."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from ..runtime.cut import fsdp as fsdp  # it sees parts from here on
 from ..runtime.cut.origin import IsCut, Origin
 from ..runtime.cut.tensor import cut_in_place
 from ..runtime.layers import (
+    LAYER,
     ColumnParallelLinear,
     ParallelLayer,
     RowParallelLinear,
@@ -104,7 +105,7 @@ def apply_plan(model: nn.Module, plan: Plan, ranks: Ranks, compilers: Mapping[Un
 def install(
     model: nn.Module, dense: nn.Module, plan: Plan, ranks: Ranks, compilers: Mapping[UnitPlan, Compiler]
 ) -> None:
-    """Cut what is not cut yet, swap the layers and replace the forwards of a model; `dense` has its dense structure."""
+    """Cut what is not cut yet, give the layers and replace the forwards of a model; `dense` has its dense structure."""
     units = {unit.path: unit for unit in _planned_units(dense, plan)}
     state = Parallel(plan, ranks)
     forwards = [
@@ -176,7 +177,7 @@ def _cut_unit(model: nn.Module, path: str, unit: UnitPlan, ranks: Ranks) -> None
             cut_in_place(whole, Origin(layouts, ranks, join_path(path, name)))
     for parameter in unit.parameters:
         if parameter.name in unit.layouts():
-            _swap_layer(model, path, parameter, unit, ranks)
+            _give_layer(model, path, parameter, unit, ranks)
 
 
 _KINDS: Mapping[str, type[ParallelLayer]] = {
@@ -186,12 +187,12 @@ _KINDS: Mapping[str, type[ParallelLayer]] = {
 }
 
 
-def _swap_layer(model: nn.Module, path: str, parameter: ParameterPlan, unit: UnitPlan, ranks: Ranks) -> None:
-    """Change the class of the module whose only work is this weight."""
+def _give_layer(model: nn.Module, path: str, parameter: ParameterPlan, unit: UnitPlan, ranks: Ranks) -> None:
+    """Give the module whose only work is this weight its parallel layer."""
     owner_path, _, short = parameter.name.rpartition(".")
     module = model.get_submodule(".".join(filter(None, (path, owner_path))))
     simple = not list(module.children()) and set(module._parameters) <= {"weight", "bias"} and len(parameter.shape) == 2
-    if short != "weight" or not simple or isinstance(module, ParallelLayer):
+    if short != "weight" or not simple or LAYER in module.__dict__:
         return
     layouts = unit.layouts()
     prefix = owner_path + "." if owner_path else ""
@@ -199,10 +200,9 @@ def _swap_layer(model: nn.Module, path: str, parameter: ParameterPlan, unit: Uni
     kind = _KINDS.get(parameter.placement)
     if kind is None:
         return  # a cut that was edited in: the operator itself runs on what the rank holds
-    module.__dict__["transposed"] = _is_transposed(parameter, own)
     if kind is ColumnParallelLinear and not owner_path:
         kind = VocabParallelHead
-    ParallelLayer.become(module, kind, ranks, own)
+    module.__dict__[LAYER] = kind(module, ranks, own, _is_transposed(parameter, own))
 
 
 def _is_transposed(parameter: ParameterPlan, own: Mapping[str, Any]) -> bool:

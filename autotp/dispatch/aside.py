@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import functools
+import inspect
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,21 @@ from ..runtime.ranks import Ranks
 from .whole import as_dense
 
 
-class WholeForward:
+class InPlace:
+    """What takes the place of a `forward` looks like it to whoever asks how it is called."""
+
+    __name__ = "forward"
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self.dense_forward())
+
+    def dense_forward(self) -> Callable[..., Any]:
+        """What the module runs where it is dense."""
+        raise NotImplementedError
+
+
+class WholeForward(InPlace):
     """Takes the place of such a module's `forward`: runs it with whole parameters, gathered for this one call."""
 
     def __init__(self, module: nn.Module, ranks: Ranks, layouts: Mapping[str, Sequence[Layout]]) -> None:
@@ -28,14 +43,17 @@ class WholeForward:
         """Give it back."""
         give_back(self.module, self.own_forward)
 
+    def dense_forward(self) -> Callable[..., Any]:
+        return dense_forward(self.module, self.own_forward)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with as_dense(self.module, self.layouts, self.ranks):
-            return dense_forward(self.module, self.own_forward)(*args, **kwargs)
+            return self.dense_forward()(*args, **kwargs)
 
 
 def dense_forward(module: nn.Module, own: Any) -> Callable[..., Any]:
     """The `forward` that a module would run: one of its own, or that of its class."""
-    return own if own is not None else functools.partial(type(module).forward, module)
+    return own if own is not None else types.MethodType(type(module).forward, module)
 
 
 def give_back(module: nn.Module, own: Any) -> None:

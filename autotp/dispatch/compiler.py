@@ -128,16 +128,15 @@ class Compiler:
         varying: frozenset[tuple[int, int]],
         cut: bool,
     ) -> tuple[Traced, Program] | None:
-        for key in ((site.key, cut), (site.key, cut, call.unit.path)):
-            for traced, program in self.programs.get(key, ()):
-                fits = not varying & traced.guards.constants.keys() and traced.valid_for(site, positions)
-                if fits and call.holds(traced.contract):
-                    return traced, program
+        for traced, program in self.programs.get((site.key, cut), ()):
+            fits = not varying & traced.guards.constants.keys() and traced.valid_for(site, positions)
+            if fits and call.holds(traced.contract):
+                return traced, program
         return None
 
     def _surveyed_for(self, call: LiveUnit, site: CallSite) -> Traced | None:
         known = self.surveyed
-        if known is None or not (known.shared and known.site.key == site.key):
+        if known is None or known.positions is not None or known.site.key != site.key:
             return None
         if not (known.valid_for(site, call.positions) and call.holds(known.contract)):
             return None
@@ -164,8 +163,7 @@ class Compiler:
             self.gives_slices |= local != whole
             self.widths.note(local, whole)
         program = build(placement, traced.constants, call.unit.path, parallel_layers(call.module))
-        key = (site.key, cut) if traced.shared else (site.key, cut, call.unit.path)
-        self.programs.setdefault(key, []).append((traced, program))
+        self.programs.setdefault((site.key, cut), []).append((traced, program))
         return traced, program
 
     def _check_changes(self, site: CallSite, positions: tuple[int, ...], cut: bool) -> None:

@@ -32,7 +32,13 @@ class EntryCode:
 
     def __init__(self, site: CallSite, traced: Traced, program: Program) -> None:
         self.site, self.traced, self.program = site, traced, program
-        self.scope: dict[str, Any] = {"run": program.run, "fail": _fail, "other": OTHER, "parts_only": parts_only}
+        self.scope: dict[str, Any] = {
+            "run": program.run,
+            "fail": _fail,
+            "other": OTHER,
+            "parts_only": parts_only,
+            "TraceError": TraceError,
+        }
         self.handles: list[str] = []
 
     def in_graph(self, training: bool) -> Entry:
@@ -44,10 +50,14 @@ class EntryCode:
         self.handles = args["handle"]
         checks = [f"unit.module.training is not {training}", *self._handle_guards()]
         reads = [self._read(read.handle, read.path) for read in self.traced.reads]
-        lines = [f"if {check}: fail()" for check in checks]
+        if self.traced.positions is not None:
+            checks.append(f"positions != {self.traced.positions}")
         self.scope["contract"] = self.traced.contract
-        lines += self._run("unit.module", args["tensor"], [*args["number"], *reads], "unit.bounds[contract]")
-        return self._compiled(["with parts_only():", *_indented(lines)])
+        run = self._run("unit.module", args["tensor"], [*args["number"], *reads], "unit.bounds[contract]")
+        lines = [f"if {check}: fail()" for check in checks] + run
+        # Dynamo makes a guard of what is looked at, and of a number that only goes through none.
+        look = _positions(lines, "tuple([held[name] for held, name in unit.places])")
+        return self._compiled(["with parts_only():", *_indented(look + lines)])
 
     def eager(self, args: tuple[Any, ...], kwargs: dict[str, Any], unit: LiveUnit) -> Entry | None:
         """For calls like this one, the site's, of units like this one: another gives OTHER, and nothing has happened.
@@ -62,10 +72,12 @@ class EntryCode:
             parts.lines.append(f"read_{i} = {self._read(read.handle, read.path)}")
             numbers.append(f"read_{i}")
         parts.check([*parts.sizes(numbers), *self._handle_guards()])
-        mode = self._mode(unit)
-        lines = ["try:", *_indented(mode + parts.lines), "except (LookupError, AttributeError, TypeError):"]
-        lines += ["    return other", *self._run("unit.parts", parts.tensors, numbers, "bound")]
-        return self._compiled(["with parts_only():", *_indented(lines)])
+        if self.traced.positions is not None:
+            parts.check([f"positions != {self.traced.positions}"])
+        run = self._run("unit.parts", parts.tensors, numbers, "bound")
+        look = [*_positions([*parts.lines, *run], "unit.positions"), *self._mode(unit), *parts.lines]
+        lines = ["try:", *_indented(look), "except (LookupError, AttributeError, TypeError, TraceError):"]
+        return self._compiled(["with parts_only():", *_indented([*lines, "    return other", *run])])
 
     def _mode(self, unit: LiveUnit) -> list[str]:
         """Lines that leave if a call finds the module, or torch, in another mode or state."""
@@ -89,7 +101,7 @@ class EntryCode:
     def constant(self, value: Any, always: bool = False) -> str:
         """A constant as text, by a name of its own where that takes more than a literal."""
         if isinstance(value, Position):
-            return f"unit.positions[{value.number}]"
+            return f"positions[{value.number}]"
         if not always and type(value) in _EXACT:
             return repr(value)
         name = f"constant_{len(self.scope)}"
@@ -115,7 +127,7 @@ class EntryCode:
 
     def _run(self, module: str, tensors: Sequence[str], numbers: Sequence[str], bound: str) -> list[str]:
         inputs = [str(node.target) for node in self.program.graph.nodes if node.op == "placeholder"]
-        positions = [f"unit.positions[{i}]" for i in range(sum("position_" in name for name in inputs))]
+        positions = [f"positions[{i}]" for i in range(sum("position_" in name for name in inputs))]
         read = self.traced.contract.tensors
         constants = [
             f"{bound}.tensors[{name!r}]" if name in read else self.constant(value, always=True)
@@ -255,6 +267,11 @@ def _text_of(tree: Any) -> str | None:
 def _argument(path: str) -> str:
     """A place in (args, kwargs) as an expression: `[0][1]` is `args[1]`, `[1]['mask']` is `kwargs['mask']`."""
     return ("args" if path.startswith("[0]") else "kwargs") + path[3:]
+
+
+def _positions(lines: Sequence[str], found: str) -> list[str]:
+    """A line that looks up the unit's positions, where other lines read them."""
+    return [f"positions = {found}"] if any("positions" in line for line in lines) else []
 
 
 def _indented(lines: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ from torch import nn
 
 from ..capture.clone import on_meta
 from ..runtime.cut.origin import IsCut, Origin
-from ..runtime.layers import ParallelLayer
+from ..runtime.layers import remove_layer
 
 ATTRIBUTE = "_autotp"
 
@@ -32,7 +32,7 @@ def dense_structure(model: nn.Module, **options: Any) -> nn.Module:
     those of the whole. `options` are those of `capture.clone`."""
     twin = on_meta(model, _whole_shapes(model), **options)
     for module in twin.modules():
-        ParallelLayer.undo(module)
+        remove_layer(module)
     twin.__dict__.pop(ATTRIBUTE, None)
     return twin
 

@@ -11,14 +11,15 @@ from torch import nn
 from ..capture.contract.guards import Bound, Contract
 from ..capture.signature import first_parameter
 from ..capture.units import Unit
+from ..errors import TraceError
 from ..rewrite.build import Program
 from ..runtime.ranks import Ranks
-from .aside import dense_forward
+from .aside import InPlace, dense_forward
 from .held import dense_structure
 from .within import Within, within
 
 
-class LiveUnit:
+class LiveUnit(InPlace):
     """What is asked of a unit where a call looks for its program; `own_forward` is the module's own `forward`, or None."""
 
     def __init__(self, module: nn.Module, unit: Unit, ranks: Ranks) -> None:
@@ -27,10 +28,18 @@ class LiveUnit:
         self.agreed: list[Program] = []  # programs that are known to be the same on all ranks
         self.bounds: dict[Contract, Bound] = {}
 
-    @functools.cached_property
+    @property
     def positions(self) -> tuple[int, ...]:
-        """The unit's places among its siblings."""
-        return self.unit.position_values(self.module)
+        """The unit's places among its siblings, as its attributes say. Raises TraceError where one is no number now."""
+        found = tuple([held.get(name) for held, name in self.places])
+        if not {int}.issuperset(map(type, found)):
+            raise TraceError("an attribute that was the block's place among its siblings is no number any more")
+        return found  # type: ignore[return-value]
+
+    @functools.cached_property
+    def places(self) -> tuple[tuple[dict[str, Any], str], ...]:
+        """Where the unit's positions are: whose attributes, and their names."""
+        return self.unit.position_places(self.module)
 
     def dense_forward(self) -> Callable[..., Any]:
         """What the module runs where it is dense."""
@@ -63,7 +72,7 @@ class LiveUnit:
 
     def forget(self) -> None:
         """Ask again for what depends on which modules and parameters there are."""
-        for name in ("parts", "_first"):
+        for name in ("parts", "_first", "places"):
             vars(self).pop(name, None)
         self.bounds.clear()
 

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from ..axes.layout import Layout
 from ..runtime.cut.origin import IsCut, parts_only
-from ..runtime.layers import ParallelLayer
+from ..runtime.layers import layer_of, remove_layer
 from ..runtime.ranks import Ranks
 from .held import held_in, join_path
 
@@ -68,7 +68,7 @@ def signature_of(module: nn.Module) -> Signature:
     number: dict[int, int] = {}
     places: list[tuple[Any, ...]] = []
     for path, part in module.named_modules(remove_duplicate=False):
-        places.append((path, number.setdefault(id(part), len(number)), isinstance(part, ParallelLayer)))
+        places.append((path, number.setdefault(id(part), len(number)), layer_of(part) is not None))
         for name, own in part._parameters.items():
             if own is None:
                 places.append((join_path(path, name),))
@@ -79,13 +79,14 @@ def signature_of(module: nn.Module) -> Signature:
     return tuple(places)
 
 
-def undo_layers(module: nn.Module) -> None:
-    """Give parallel layers their dense classes back whose parameters are not the ones, cut as they were, any more."""
+def remove_stale_layers(module: nn.Module) -> None:
+    """Take the parallel layers from the modules whose parameters are not the ones, cut as they were, any more."""
     for part in list(module.modules()):
-        if isinstance(part, ParallelLayer):
+        layer = layer_of(part)
+        if layer is not None:
             held: Iterable[tuple[str, Any]] = part._parameters.items()
-            if {name: own.origin.layouts for name, own in held if isinstance(own, IsCut)} != part.layouts:
-                ParallelLayer.undo(part)
+            if {name: own.origin.layouts for name, own in held if isinstance(own, IsCut)} != layer.layouts:
+                remove_layer(part)
 
 
 def check_equal(module: nn.Module, ranks: Ranks, path: str) -> None:

@@ -28,7 +28,7 @@ from .compiler import Compiler
 from .dynamo import call_in_dynamo
 from .entry import OTHER, Entry, EntryCode
 from .live import LiveUnit
-from .structure import Signature, Structure, check_equal, inner_modules, layouts_in, signature_of, undo_layers
+from .structure import Signature, Structure, check_equal, inner_modules, layouts_in, remove_stale_layers, signature_of
 from .whole import as_dense
 
 MSG_CHANGED = (
@@ -168,7 +168,7 @@ class UnitForward(LiveUnit):
         path = self.unit.path or "the model"
         if any(hasattr(vars(part).get("forward"), OWN_FORWARD) for part in inner_modules(self.module)):
             raise UsageError(MSG_NESTED.format(path=path))
-        undo_layers(self.module)
+        remove_stale_layers(self.module)
         before, signature = self.structure, signature_of(self.module)
         self.structure = Structure(self.module)
         self.forget()

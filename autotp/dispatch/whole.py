@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from ..axes.layout import Layout, factors_of, ordered
-from ..capture.contract.source import dense_class
 from ..errors import UsageError
 from ..runtime.collectives import gather
 from ..runtime.cut.origin import parts_only
@@ -26,7 +25,6 @@ MSG_WRITTEN = (
 @contextmanager
 def as_dense(module: nn.Module, layouts: Mapping[str, Sequence[Layout]], ranks: Ranks) -> Iterator[None]:
     """Inside, a module is the dense one, with whole weights. Raises UsageError if these are written."""
-    parts = [(part, type(part)) for part in module.modules()]
     held = {name: _place(module, name) for name in layouts}
     whole: dict[int, torch.Tensor] = {}
     recorded = torch.is_grad_enabled()
@@ -40,9 +38,6 @@ def as_dense(module: nn.Module, layouts: Mapping[str, Sequence[Layout]], ranks: 
     versions = {name: whole[id(owner[short])]._version for name, (owner, short) in held.items()}
     locals_ = {name: owner[short] for name, (owner, short) in held.items()}
     try:
-        for part, kind in parts:
-            if dense_class(part) is not kind:
-                part.__class__ = dense_class(part)
         for name, (owner, short) in held.items():
             owner[short] = whole[id(locals_[name])]
         yield
@@ -53,9 +48,6 @@ def as_dense(module: nn.Module, layouts: Mapping[str, Sequence[Layout]], ranks: 
     finally:
         for name, (owner, short) in held.items():
             owner[short] = locals_[name]
-        for part, kind in parts:
-            if type(part) is not kind:
-                part.__class__ = kind
 
 
 def _place(module: nn.Module, name: str) -> tuple[dict[str, Any], str]:

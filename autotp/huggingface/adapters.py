@@ -12,7 +12,7 @@ from transformers.pytorch_utils import Conv1D
 
 from ..checkpoint.full import state_of, undivided, whole
 from ..runtime.cut.origin import parts_only
-from ..runtime.layers import ParallelLayer
+from ..runtime.layers import layer_of
 
 
 def is_adapted(model: nn.Module) -> bool:
@@ -30,7 +30,7 @@ def carrier(model: nn.Module) -> nn.Module:
 def say_whole_sizes(model: nn.Module) -> None:
     """Where peft asks a weight for the sizes of a layer, let it hear those of the whole."""
     for module in model.modules():
-        if isinstance(module, ParallelLayer) and isinstance(module, Conv1D):
+        if isinstance(module, Conv1D) and layer_of(module) is not None:
             module.weight.ds_shape = tuple(module.weight.origin.shape)  # type: ignore[attr-defined]
 
 

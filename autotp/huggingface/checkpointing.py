@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +35,10 @@ class CheckpointedForward:
     def __init__(self, block: Any, run: Callable[..., Any]) -> None:
         self.block, self.run = block, run
         self.own_forward = getattr(run, OWN_FORWARD, run)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self.run)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not (self.block.gradient_checkpointing and self.block.training):

@@ -172,10 +172,12 @@ def write_configs(model: PreTrainedModel, folder: Path, dtype: torch.dtype | Non
     """
     if getattr(model, "hf_quantizer", None) is not None:
         raise UsageError("a quantized model cannot be saved; load it with dtype=... and without its quantization")
-    generation = copy.deepcopy(model.generation_config) if model.can_generate() else None
-    with quiet():
-        type(model).save_pretrained(model, folder, state_dict={}, save_original_format=False)
-        if generation is not None:
-            model.generation_config = generation
+    held: dict[str, Any] = {name: vars(model)[name] for name in ("config", "generation_config") if name in vars(model)}
+    vars(model).update(copy.deepcopy(held))  # transformers notes in them what it writes, and only this rank writes
+    try:
+        with quiet():
+            type(model).save_pretrained(model, folder, state_dict={}, save_original_format=False)
+    finally:
+        vars(model).update(held)
     for file in folder.glob("*.safetensors"):
         file.unlink()  # the empty one that goes with no tensors

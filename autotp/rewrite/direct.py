@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from ..runtime.layers import LAYER
+
 aten = torch.ops.aten
 
 BINDINGS: dict[Any, Callable[..., Any]] = {
@@ -74,7 +76,7 @@ def _index(node: Any) -> None:
 
 def _call_part(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     with graph.inserting_before(node):
-        layer = graph.create_node("get_attr", str(node.target))
+        layer = graph.create_node("get_attr", f"{node.target}.{LAYER}")
         result = graph.call_method("local_forward", (layer, *node.args), node.kwargs)
     result.meta = dict(node.meta)
     node.replace_all_uses_with(result)

@@ -17,7 +17,7 @@ from ..axes.layout import Layout, is_padded, is_whole, layout_of
 from ..placement.place import Placement
 from ..placement.typed import is_parameter
 from ..runtime import collectives
-from ..runtime.layers import ColumnParallelLinear, ParallelLayer
+from ..runtime.layers import ColumnParallelLinear, layer_of
 from ..runtime.slices import keep_padding_zero
 
 aten = torch.ops.aten
@@ -40,9 +40,9 @@ def parameter_layouts(placement: Placement) -> dict[str, tuple[Layout, ...]]:
 def parallel_layers(module: nn.Module) -> dict[str, Work]:
     """What every parallel layer of a unit computes, by path."""
     return {
-        path: (isinstance(layer, ColumnParallelLinear) and getattr(layer, "bias", None) is not None, layer.transposed)
-        for path, layer in module.named_modules()
-        if isinstance(layer, ParallelLayer)
+        path: (isinstance(layer, ColumnParallelLinear) and getattr(part, "bias", None) is not None, layer.transposed)
+        for path, part in module.named_modules()
+        if (layer := layer_of(part)) is not None
     }
 
 

@@ -157,7 +157,7 @@ class BranchesByPlace(Block):
 @pytest.mark.parametrize("kind", [ScaledByPlace, BranchesByPlace])
 def test_a_block_that_computes_with_its_place_is_traced_for_each_place(kind: Callable[[int], nn.Module]) -> None:
     cut = Cut(Stack(kind, 3), values(2, 3, HIDDEN))
-    assert [traced.shared for traced in cut.traced.values()] == [False]
+    assert [traced.positions is None for traced in cut.traced.values()] == [False]
     cut.assert_same(lambda model: [model(values(2, 3, HIDDEN))])
     assert cut.cut() == weights(3, *MLP)
     assert cut.programs() == 3
@@ -165,7 +165,7 @@ def test_a_block_that_computes_with_its_place_is_traced_for_each_place(kind: Cal
 
 def test_a_block_that_does_not_use_its_place_is_traced_once() -> None:
     cut = Cut(Stack(Block, 3), values(2, 3, HIDDEN))
-    assert [traced.shared for traced in cut.traced.values()] == [True]
+    assert [traced.positions is None for traced in cut.traced.values()] == [True]
 
 
 # -- guards --------------------------------------------------------------------------------------------------------

@@ -43,6 +43,23 @@ def load_and_save(source: Path, target: Path, dtype: torch.dtype | None) -> tupl
     return logits, tied, model.training, model.generation_config.max_new_tokens, autotp.loading(model)
 
 
+def save_between_steps(source: Path, target: Path) -> tuple[bool, bool]:
+    """Runs on a rank: its blocks read the configuration, so one rank alone must not find another one afterwards."""
+    model = autotp.from_pretrained(source)
+    model(TOKENS).logits.sum().backward()
+    before, kinds = model.config.to_dict(), {name: type(value) for name, value in vars(model.config).items()}
+    autotp.save_pretrained(model, target)
+    same = model.config.to_dict() == before and {n: type(v) for n, v in vars(model.config).items()} == kinds
+    programs = [len(block.forward.run.agreed) for block in model.model.layers]
+    model(TOKENS).logits.sum().backward()
+    return same, [len(block.forward.run.agreed) for block in model.model.layers] == programs
+
+
+def test_saving_leaves_the_model_as_it_is_on_every_rank(tmp_path: Path) -> None:
+    write("padded_and_tied", tmp_path / "a", "30KB")
+    assert run_ranks(save_between_steps, 2, tmp_path / "a", tmp_path / "b") == [(True, True)] * 2
+
+
 def test_a_loaded_model_runs_as_the_dense_one_and_is_saved_for_it(tmp_path: Path) -> None:
     model = write("padded_and_tied", tmp_path / "a", "30KB")
     model.generation_config.max_new_tokens = 17

@@ -25,7 +25,7 @@ from autotp.huggingface.examples import examples_for
 from autotp.planner.make import make_plan
 from autotp.planner.plan import ParameterPlan, Plan
 from autotp.planner.survey import Survey, survey
-from autotp.runtime.layers import ColumnParallelLinear, ParallelLayer, RowParallelLinear
+from autotp.runtime.layers import ColumnParallelLinear, RowParallelLinear, layer_of
 from autotp.runtime.ranks import Ranks
 from autotp.runtime.simulate import simulate
 from autotp.runtime.slices import padding
@@ -146,9 +146,10 @@ def test_it_is_the_same_model_with_parallel_layers() -> None:
         assert isinstance(parallel, type(model))
         block = parallel.model.layers[1]
         assert type(block) is type(model.model.layers[1])
-        assert isinstance(block.self_attn.q_proj, ColumnParallelLinear)
-        assert isinstance(block.mlp.down_proj, RowParallelLinear)
-        assert not isinstance(block.input_layernorm, ParallelLayer)
+        assert isinstance(layer_of(block.self_attn.q_proj), ColumnParallelLinear)
+        assert isinstance(layer_of(block.mlp.down_proj), RowParallelLinear)
+        assert layer_of(block.input_layernorm) is None
+        assert {type(part) for part in parallel.modules()} == {type(part) for part in model.modules()}
         assert [name for name, _ in parallel.named_modules()] == [name for name, _ in model.named_modules()]
 
     compilers = make_compilers(plan, surveyed("llama"))

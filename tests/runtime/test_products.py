@@ -16,7 +16,7 @@ from autotp.planner.make import make_plan
 from autotp.planner.survey import survey
 from autotp.rewrite.direct import BINDINGS
 from autotp.runtime import products
-from autotp.runtime.layers import ParallelLayer
+from autotp.runtime.layers import layer_of
 from autotp.runtime.products import Product
 from autotp.runtime.ranks import Ranks
 from tests.families import FAMILIES
@@ -116,7 +116,7 @@ def test_a_part_that_several_ranks_hold_is_computed_by_one_product_too() -> None
     found = survey(model, examples_for(model, None))
     plan = make_plan(model, found, 4)
     apply_plan(model, plan, Ranks(0, 4), make_compilers(plan, found))
-    layers = {path.rpartition(".")[2]: part for path, part in model.named_modules() if isinstance(part, ParallelLayer)}
+    layers = {path.rpartition(".")[2]: layer for path, part in model.named_modules() if (layer := layer_of(part))}
     assert {name for name, layer in layers.items() if not layer.apart} == {"k_proj", "v_proj"}
     assert {name for name, layer in layers.items() if layer.apart} >= {
         "q_proj",

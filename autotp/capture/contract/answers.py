@@ -16,6 +16,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import torch
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
@@ -62,6 +63,10 @@ def question(value: Any) -> Callable[[Any], Any] | None:
         return level
     if isinstance(value, abc.ABCMeta):
         return registered
+    if _is_of_numpy(value):
+        return numpy_errors
+    if value is torch.get_autocast_dtype:
+        return autocast_dtypes
     if _is_of_torch(value) and _ASKS.match(value.__name__) and value not in _KNOWN and _takes_nothing(value):
         return answer
     return None
@@ -85,6 +90,17 @@ def answer(function: Any) -> Any:
     return plain(function())
 
 
+def numpy_errors(value: Any) -> Any:
+    """What numpy does about results that are no numbers."""
+    return tuple(numpy.geterr().items())
+
+
+def autocast_dtypes(function: Any) -> Any:
+    """The dtype of autocast on every kind of device there is."""
+    accelerator = torch.accelerator.current_accelerator()
+    return tuple(function(kind) for kind in ("cpu", *([accelerator.type] if accelerator is not None else [])))
+
+
 def plain(value: Any) -> Any:
     """A constant with its class; of anything else, which one it is."""
     return (type(value), repr(value)) if isinstance(value, PLAIN) else (id(value),)
@@ -105,6 +121,13 @@ def _is_of_torch(value: Any) -> bool:
         return False
     module = str(value.__module__)
     return module.partition(".")[0] == "torch" and not module.startswith(("torch.nn", *_TRACING))
+
+
+def _is_of_numpy(value: Any) -> bool:
+    """Returns if something computes with numpy."""
+    if isinstance(value, types.ModuleType):
+        return value.__name__.partition(".")[0] == "numpy"
+    return isinstance(value, (numpy.generic, numpy.ndarray, numpy.ufunc))
 
 
 def _takes_nothing(function: Any) -> bool:

@@ -13,7 +13,7 @@ from torch import nn
 from .frames import between, is_observed
 from .modes import Modes
 from .reach import HOOKS_BY_NAME, Reach
-from .source import MISSING, Source, dense_class, own_attributes, static_attribute
+from .source import MISSING, Source, own_attributes, static_attribute
 from .values import CONTAINERS
 
 _PARTS = frozenset({"_modules", "_parameters", "_buffers"})
@@ -100,7 +100,7 @@ class Attributes(Reach):
 
     def _class_attribute(self, value: Any, name: str, source: Source) -> tuple[Any, Source]:
         """What the class of an object has under a name, and the source of that."""
-        written, _ = static_attribute(dense_class(value), name)
+        written, _ = static_attribute(type(value), name)
         return written, self.note(self.note(source, "type"), "class", name)
 
     def asked(self, tensor: torch.Tensor, name: str) -> Any:

@@ -178,8 +178,8 @@ class Instructions(Attributes):
         namespace, name = frame.f_globals, action.name
         source = self.note(self.fixed(namespace), "global", name)
         if name not in namespace:
-            if not _CLASSES.get(name, _NONE).isdisjoint(frame.f_code.co_names) and not is_module_of_library(namespace):
-                self.refuse("it asks for the class of a tensor, and a trace has others")
+            if not is_module_of_library(namespace):
+                self._asked_of_who_it_is(name, frame)
             found = vars(builtins).get(name)
             if is_outside(found):
                 self.snapshots.take(namespace, lambda: "globals")
@@ -189,6 +189,13 @@ class Instructions(Attributes):
             return
         self.reach(namespace[name], source)
         self._read_names(namespace[name], source, action.names)
+
+    def _asked_of_who_it_is(self, name: str, frame: types.FrameType) -> None:
+        """What a trace has in the place of tensors and modules answers for itself."""
+        if not _CLASSES.get(name, _NONE).isdisjoint(frame.f_code.co_names):
+            self.refuse("it asks for the class of a tensor, and a trace has others")
+        if name in ("id", "hash"):
+            self.refuse(f"it asks for the {name} of something, and a trace has another module in the block's place")
 
     def _read_names(self, value: Any, source: Source, names: tuple[str, ...]) -> None:
         """Names read one after the other, as long as they are those of Python modules and classes."""

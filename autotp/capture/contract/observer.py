@@ -18,12 +18,13 @@ from typing import Any
 
 import numpy
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from ...errors import TraceError
 from .frames import Tracing
 from .guards import Contract, Guard, grouped
 from .instructions import Instructions
-from .source import Source, dense_class, own_attributes
+from .source import Source, own_attributes
 from .tensors import telling
 from .values import as_expected, memory_of
 
@@ -38,7 +39,7 @@ class Observer(Instructions):
         if (stranger := self.modes.stranger()) is not None:
             self.refuse(f"{stranger} watches the functions of torch, and a program calls others")
         for part, path in list(self.parts.values()):
-            self._reach_class(dense_class(part), self.step(self._part_source(path), "type"))
+            self._reach_class(type(part), self.step(self._part_source(path), "type"))
         own = own_attributes(self.twins[id(self.live)]).get("forward")
         if own is not None:
             self.reach(own, self.fixed(own))
@@ -84,6 +85,8 @@ class Observer(Instructions):
 
     def contract(self, constants: Mapping[str, torch.Tensor]) -> Contract:
         """What was read, as guards; of a graph's constants, those that are read from state."""
+        if any(isinstance(constant, FakeTensor) for constant in constants.values()):
+            raise TraceError("it computes a gradient in its forward, or something else that no graph shows")
         found: dict[Source, Any] = {}
         guards = tuple(Guard(source, as_expected(source.get(self.live, found))) for source in self.order)
         tensors = {name: self.tensors[id(t)][1] for name, t in constants.items() if id(t) in self.tensors}

@@ -19,6 +19,7 @@ from .source import HOOKS, Source, own_attributes
 from .values import (
     CONTAINERS,
     MOST_ITEMS,
+    OF_PYTHON,
     PROBES,
     is_value_of_torch,
     kind_of,
@@ -33,6 +34,8 @@ HOOKS_BY_NAME = {name: name for name in HOOKS} | {
 }
 # Kinds of values that a class may hold beside code.
 _DATA = frozenset({"constant", "container", "object", "tensor", "array", "partial"})
+# What a class has under the names that Python asks for by itself.
+_CODE = (types.FunctionType, classmethod, staticmethod, property)
 # Kinds of values of which `is` says something.
 _TOLD_APART = frozenset({"tensor", "object", "container"})
 _IMMUTABLE = (tuple, frozenset)
@@ -129,10 +132,16 @@ class Reach(Notes):
         self.classes.add(kind)
         self.snapshots.take_class(kind, source.__str__)
         for each in kind.__mro__:
-            if not is_of_library(each):
-                self.note(self.fixed(each), "probe", names_in)
-            for name, held in [] if is_of_library(each) else list(vars(each).items()):
-                if kind_of(held) in _DATA and not (name.startswith("__") and name.endswith("__")):
+            if is_of_library(each):
+                continue
+            if type(each) is not type:
+                self._reach_class(type(each), self.fixed(type(each)))
+            self.note(self.fixed(each), "probe", names_in)
+            for name, held in list(vars(each).items()):
+                if name in OF_PYTHON:
+                    continue
+                special = name.startswith("__") and name.endswith("__")
+                if isinstance(held, _CODE) if special else kind_of(held) in _DATA:
                     self._reach_code(held, self.note(source, "class", name))
 
     def _reach_code(self, written: Any, source: Source) -> None:

@@ -22,8 +22,6 @@ class Missing:
 
 
 MISSING = Missing()
-# The attribute of a class that names the class it takes the place of, which is the one that guards are about.
-DENSE_CLASS = "_autotp_dense_class"
 
 
 class Source:
@@ -64,12 +62,6 @@ _TEXTS = {
     "probe": "{parent}",
     "hooks": "a hook on {parent}",
 }
-
-
-def dense_class(value: Any) -> type:
-    """The class of an object, of a parallel layer that of the dense one."""
-    kind = type(value)
-    return vars(kind).get(DENSE_CLASS, kind)
 
 
 def static_attribute(kind: type, name: str) -> tuple[Any, type | None]:
@@ -145,7 +137,7 @@ _STEPS: dict[str, Callable[[Any, Any], Any]] = {
     "hooks": hooks_of,
     "attribute": lambda holder, key: own_attributes(holder).get(key, MISSING),
     "slot": _slot,
-    "type": lambda holder, key: dense_class(holder),
+    "type": lambda holder, key: type(holder),
     "class": lambda holder, key: static_attribute(holder, key)[0],
     "item": _item,
     "global": _item,

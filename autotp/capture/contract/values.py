@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from .source import MISSING, Missing, dense_class
+from .source import MISSING, Missing
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _FIXED = (
@@ -162,9 +162,7 @@ def agree(expected: Any, now: Any) -> bool:
         return type(now) is type(expected) and now.__code__ is expected.__code__
     if kind in ("identity", "bound"):
         return False
-    if kind == "container" and isinstance(expected, (set, frozenset)):
-        return dense_class(now) is dense_class(expected)
-    return dense_class(now) is dense_class(expected)
+    return type(now) is type(expected)
 
 
 def _equal(one: Any, other: Any) -> bool:
@@ -237,12 +235,12 @@ _IN_PLACE = frozenset(
 
 # What Python itself puts into a class at some time: where copies are made, and where annotations are asked for. And what may
 # be there while a trace observes.
-_OF_PYTHON = frozenset({"__slotnames__", "__annotations__", "__getattribute__"})
+OF_PYTHON = frozenset({"__slotnames__", "__annotations__", "__getattribute__"})
 
 
 def names_in(kind: type) -> tuple[str, ...]:
     """The names that a class itself has."""
-    return tuple(name for name in vars(kind) if name not in _OF_PYTHON)
+    return tuple(name for name in vars(kind) if name not in OF_PYTHON)
 
 
 def builtin_self(value: Any) -> Any:

@@ -21,7 +21,7 @@ from ...planner.survey import Survey
 from ...planner.work import placed_as_planned
 from ...rewrite.build import build
 from ...rewrite.layers import parallel_layers
-from ...runtime.layers import ParallelLayer
+from ...runtime.layers import layer_of
 from ...runtime.ranks import Ranks
 from .data import Diff, LayerChange, UnitDiff
 from .sides import Sides
@@ -72,9 +72,9 @@ class _Maker:
         """The modules of a unit that became parallel layers, by path."""
         dense = dict(self.dense.get_submodule(unit.path).named_modules())
         return {
-            path: LayerChange(path, type(dense[path]).__name__, type(module).__name__)
+            path: LayerChange(path, type(dense[path]).__name__, type(layer).__name__)
             for path, module in self.parallel.get_submodule(unit.path).named_modules()
-            if isinstance(module, ParallelLayer)
+            if (layer := layer_of(module)) is not None
         }
 
     def _sides(self, plan: UnitPlan, unit: Unit, layers: dict[str, LayerChange]) -> Sides:

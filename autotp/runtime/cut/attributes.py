@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch.autograd import graph as autograd_graph
 from torch.utils import _pytree as pytree
 
 from ...errors import UsageError
@@ -91,6 +95,14 @@ def autograd_grad(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     )
 
 
+def backward(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """A backward, of what may be cut, to inputs some of which are: each gets its part of its gradient."""
+    outputs, *rest = args
+    outputs = pytree.tree_map(lambda v: v.whole("backward") if isinstance(v, IsCut) else v, outputs)
+    with parts_only():
+        func(outputs, *rest, **kwargs)
+
+
 def register_hook(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     parameter, hook = args
     with parts_only():
@@ -127,6 +139,15 @@ def after_backward(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 _running = threading.local()
+_BACKWARD = autograd_graph._engine_run_backward.__code__
+# Whose Python computes in a backward by itself: torch's, ours, that of Python, and what these two write.
+_MACHINERY = (
+    str(Path(torch.__file__).parent),
+    str(Path(__file__).parents[2]),
+    str(Path(threading.__file__).parent / "contextlib"),
+    str(Path(threading.__file__).parent / "functools"),
+    "<",
+)
 
 
 @contextmanager
@@ -140,8 +161,16 @@ def _as_outside() -> Iterator[None]:
 
 
 def is_in_backward() -> bool:
-    """Returns if this is a step of a backward, not a hook, and not a checkpoint that computes its forward again."""
-    return not torch.is_grad_enabled() and not getattr(_running, "hook", False)
+    """Returns if this is a step of a backward: not a hook or a derivative that somebody wrote, and not a checkpoint that
+    computes its forward again."""
+    if torch._C._current_graph_task_id() == -1 or torch.is_grad_enabled() or getattr(_running, "hook", False):
+        return False
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not _BACKWARD:
+        if not frame.f_code.co_filename.startswith(_MACHINERY) and "torchinductor" not in frame.f_code.co_filename:
+            return False
+        frame = frame.f_back
+    return True
 
 
 def plainly(value: T) -> T:

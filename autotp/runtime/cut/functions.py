@@ -26,9 +26,9 @@ MSG_NODE = (
 def dispatched(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The result of a function of arguments of which some are cut.
 
-    A backward is made of what a program did with parts; whoever computes in it does so with parts, except for hooks.
+    A backward is made of what a program did with parts: torch and we compute in it with parts, everybody else with wholes.
     """
-    if func in OF_PART or (torch._C._current_graph_task_id() != -1 and attributes.is_in_backward()):
+    if func in OF_PART or attributes.is_in_backward():
         with parts_only():
             return func(*args, **kwargs)
     handler = _HANDLERS.get(func, on_whole)
@@ -176,5 +176,6 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     T.where: _where,
     torch.where: _where,
     torch.autograd.grad: attributes.autograd_grad,
+    torch.autograd.backward: attributes.backward,
     torch._amp_foreach_non_finite_check_and_unscale_: _unscale,
 }
