@@ -13,6 +13,9 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
+from torch.nn.parameter import is_lazy
+
+from ..errors import TraceError
 
 _KEPT = frozenset(vars(nn.Module())) - {"training"}
 _HOOKS = tuple(name for name, value in vars(nn.Module()).items() if "hooks" in name and isinstance(value, dict))
@@ -148,10 +151,13 @@ def on_meta(module: nn.Module, shapes: Mapping[int, Sequence[int]] | None = None
     made: dict[int, torch.Tensor] = {}
 
     def meta(tensor: torch.Tensor) -> torch.Tensor:
+        if is_lazy(tensor):
+            raise TraceError("it has a parameter that gets its sizes in its first call")
         if id(tensor) not in made:
             value = torch.empty(tuple((shapes or {}).get(id(tensor), tensor.shape)), dtype=tensor.dtype, device="meta")
             parameter = isinstance(tensor, nn.Parameter)
-            made[id(tensor)] = nn.Parameter(value, requires_grad=tensor.requires_grad) if parameter else value
+            wanted = tensor.requires_grad
+            made[id(tensor)] = nn.Parameter(value, wanted) if parameter else value.requires_grad_(wanted)
         return made[id(tensor)]
 
     return clone(module, meta, **options)

@@ -160,7 +160,7 @@ def call_site(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any
             key.append(int)
         elif isinstance(leaf, _CONSTANTS) or callable(leaf):
             leaves.append(leaf)
-            key.append(leaf)
+            key.append(_constant(leaf))
         else:
             known = next((i for i, handle in enumerate(handles) if handle is leaf), len(handles))
             if known == len(handles):
@@ -168,6 +168,11 @@ def call_site(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any
             leaves.append(_slot("handle", known))
             key.append((type(leaf), known))
     return CallSite(tuple(key), tuple(leaves), spec, tensors, numbers, handles, device)
+
+
+def _constant(value: Any) -> Any:
+    """A constant by which calls are told apart: 1, 1.0 and True are three, and so are zeros of both signs."""
+    return (type(value), repr(value)) if isinstance(value, float) else (type(value), value)
 
 
 class VaryingDims:

@@ -43,8 +43,8 @@ def find_units(model: nn.Module, split: frozenset[str] = frozenset()) -> tuple[U
     units = {unit.path: unit for group in blocks for unit in shapes.classify(group)}
     for path in _others(model, "", block_paths, split):
         units[path] = shapes.classify([path])[0]
-    order = {path: i for i, (path, _) in enumerate(model.named_modules())}
-    return tuple(sorted(units.values(), key=lambda unit: order[unit.path]))
+    order = {path: i for i, (path, _) in enumerate(model.named_modules())}  # a module with two names has the first
+    return tuple(sorted((unit for path, unit in units.items() if path in order), key=lambda unit: order[unit.path]))
 
 
 def has_matrix(module: nn.Module) -> bool:

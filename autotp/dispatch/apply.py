@@ -37,6 +37,7 @@ from ..runtime.settled import settle
 from .aside import WholeForward
 from .compiler import Compiler, tensors_in
 from .held import ATTRIBUTE, held_in, join_path
+from .memory import check_memory
 from .unit import UnitForward
 
 
@@ -105,8 +106,12 @@ def apply_plan(model: nn.Module, plan: Plan, ranks: Ranks, compilers: Mapping[Un
 def install(
     model: nn.Module, dense: nn.Module, plan: Plan, ranks: Ranks, compilers: Mapping[UnitPlan, Compiler]
 ) -> None:
-    """Cut what is not cut yet, give the layers and replace the forwards of a model; `dense` has its dense structure."""
+    """Cut what is not cut yet, give the layers and replace the forwards of a model; `dense` has its dense structure.
+
+    Raises UsageError, before anything is changed, if the memory of what is to be cut belongs to other tensors as well.
+    """
     units = {unit.path: unit for unit in _planned_units(dense, plan)}
+    check_memory(model, (join_path(p, n) for unit in plan.units for p in unit.instances for n in unit.layouts()))
     state = Parallel(plan, ranks)
     forwards = [
         UnitForward(model.get_submodule(path), units[path], compilers[unit], ranks)

@@ -209,6 +209,8 @@ class _Parts:
             self.check([f"{text} is not {constant}"])
         else:
             self.check([f"type({text}) is not {self.code.constant(type(value))}", f"{text} != {constant}"])
+            if value == 0 and isinstance(value, float):
+                self.check([f"str({text}) != {str(value)!r}"])
 
     def _take_tensor(self, value: torch.Tensor, text: str) -> None:
         kind, dtype, device = map(self.code.constant, (type(value), value.dtype, value.device))

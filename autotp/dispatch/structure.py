@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.nn.parameter import is_lazy
 
 from ..axes.layout import Layout
 from ..runtime.cut.origin import IsCut, parts_only
@@ -74,7 +75,7 @@ def signature_of(module: nn.Module) -> Signature:
                 places.append((join_path(path, name),))
                 continue
             cut = own.origin if isinstance(own, IsCut) else None
-            size = tuple(own.shape if cut is None else cut.shape)
+            size = None if is_lazy(own) else tuple(own.shape if cut is None else cut.shape)
             places.append((join_path(path, name), number.setdefault(id(own), len(number)), size, cut and cut.layouts))
     return tuple(places)
 

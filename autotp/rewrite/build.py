@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import linecache
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from ..axes.layout import Factors, Layout
+from ..errors import TraceError
 from ..placement.place import Placement
 from .direct import directly
 from .draws import draw_apart
@@ -77,10 +79,19 @@ def build(
     values = _constants_as_inputs(graph, constants)
     _inputs_first(graph)
     graph.eliminate_dead_code(is_impure_node=_must_stay)
+    _check_constants(graph, values)
     graph.lint()
     code, run = _compile(directly(graph), name)
     cut = placement.sequence.number if placement.sequence is not None else None
     return Program(graph, code, run, values, layouts, cut)
+
+
+def _check_constants(graph: torch.fx.Graph, values: Sequence[tuple[str, torch.Tensor]]) -> None:
+    """Raises TraceError if a program would compute with a tensor that has no numbers, as gradients have that a trace takes."""
+    named = {f"constant_{i}": value for i, (_, value) in enumerate(values)}
+    for node in graph.find_nodes(op="placeholder"):
+        if node.users and isinstance(named.get(str(node.target)), FakeTensor):
+            raise TraceError("it computes a gradient in its forward, or something else that no graph shows")
 
 
 def _must_stay(node: torch.fx.Node) -> bool:

@@ -14,9 +14,16 @@ from .frames import between, is_observed
 from .modes import Modes
 from .reach import HOOKS_BY_NAME, Reach
 from .source import MISSING, Source, own_attributes, static_attribute
-from .values import CONTAINERS
+from .values import CONTAINERS, buffer_names
 
 _PARTS = frozenset({"_modules", "_parameters", "_buffers"})
+
+
+def _asking(frame: types.FrameType | None) -> types.FrameType | None:
+    """Who asks a module for something, behind the module's own way to find it."""
+    while frame is not None and frame.f_code.co_filename == torch.nn.modules.module.__file__:
+        frame = frame.f_back
+    return frame
 
 
 class Attributes(Reach):
@@ -30,6 +37,12 @@ class Attributes(Reach):
     def attribute(self, value: Any, name: str, original: Callable[[Any, str], Any]) -> Any:
         """An attribute of an object that the traced code asks for."""
         reader = sys._getframe(2)
+        if id(value) in self.twins:
+            if is_observed(_asking(reader)):
+                self.refuse(
+                    f"it keeps {type(value).__name__}, a part of its own, where a trace cannot put another in its place"
+                )
+            return original(value, name)
         if not is_observed(reader) or self.known[id(value)][0] is not value:
             return original(value, name)
         source = self.known[id(value)][1]
@@ -49,6 +62,8 @@ class Attributes(Reach):
         self, twin: nn.Module, name: str, source: Source, original: Callable[[Any, str], Any], reader: types.FrameType
     ) -> Any:
         live, path = self.parts[id(twin)]
+        if name == "_buffers":
+            self.note(source, "probe", buffer_names)
         if name in _PARTS or (path, name) in self.varying or (not path and name == "forward"):
             return original(twin, name)
         if name in HOOKS_BY_NAME:

@@ -13,7 +13,7 @@ from torch import nn
 
 from .modes import Modes
 from .source import MISSING, Source, content, own_attributes, static_attribute
-from .values import CONTAINERS, agree, names_in
+from .values import CONTAINERS, agree, code_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +27,7 @@ class Guard:
         """Returns if what is found there now is the same to a program."""
         if self.source.kind == "content":
             return bool(type(now) is type(self.expected) and now == self.expected)
-        if self.source.kind == "probe" and isinstance(self.expected, tuple):
+        if self.source.kind == "probe" and isinstance(self.expected, (tuple, dict)):
             return bool(now == self.expected)
         return agree(self.expected, now)
 
@@ -123,7 +123,9 @@ class _Text:
             "  try:",
             f"   return {' and '.join(self.terms) or 'True'}",
         ]
-        text = "\n".join([*lines, "  except (LookupError, AttributeError, ValueError, TypeError):", "   return False"])
+        text = "\n".join(
+            [*lines, "  except (LookupError, AttributeError, ValueError, TypeError, RuntimeError):", "   return False"]
+        )
         made: Callable[[], bool] = _made(text + "\n return unchanged\n")(*self.values)
         return made
 
@@ -260,8 +262,8 @@ def _content(text: _Text, holder: Any, key: None, value: Any) -> None:
 
 
 def _probe(text: _Text, holder: Any, key: Callable[[Any], Any], value: Any) -> None:
-    if key is names_in:
-        text.add(f"len({text.name(vars(holder))}) == {len(vars(holder))}")
+    if key is code_of:
+        text.add(f"{text.name(vars(holder))} == {text.name(dict(vars(holder)))}")
         return
     same = "==" if isinstance(value, (tuple, int, str)) else "is"
     text.add(f"{text.name(key)}({text.name(holder)}) {same} {text.name(value)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextvars
 import importlib.util
 import sys
 import types
@@ -212,6 +213,8 @@ class Instructions(Attributes):
             elif isinstance(value, types.FunctionType):
                 source, found = self.note(source, "attribute", name), vars(value).get(name, MISSING)
             else:
+                if isinstance(value, contextvars.ContextVar) and name in ("set", "reset"):
+                    self.refuse(f"it sets {source}, which outlives the call")
                 self._ask_torch(value, name, source)
                 return
             if found is MISSING:

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from ...errors import TraceError
 from .frames import Tracing
@@ -85,8 +84,6 @@ class Observer(Instructions):
 
     def contract(self, constants: Mapping[str, torch.Tensor]) -> Contract:
         """What was read, as guards; of a graph's constants, those that are read from state."""
-        if any(isinstance(constant, FakeTensor) for constant in constants.values()):
-            raise TraceError("it computes a gradient in its forward, or something else that no graph shows")
         found: dict[Source, Any] = {}
         guards = tuple(Guard(source, as_expected(source.get(self.live, found))) for source in self.order)
         tensors = {name: self.tensors[id(t)][1] for name, t in constants.items() if id(t) in self.tensors}

@@ -19,12 +19,11 @@ from .source import HOOKS, Source, own_attributes
 from .values import (
     CONTAINERS,
     MOST_ITEMS,
-    OF_PYTHON,
     PROBES,
+    code_of,
     is_value_of_torch,
     kind_of,
     memory_of,
-    names_in,
 )
 from .watch import Watch
 
@@ -34,8 +33,6 @@ HOOKS_BY_NAME = {name: name for name in HOOKS} | {
 }
 # Kinds of values that a class may hold beside code.
 _DATA = frozenset({"constant", "container", "object", "tensor", "array", "partial"})
-# What a class has under the names that Python asks for by itself.
-_CODE = (types.FunctionType, classmethod, staticmethod, property)
 # Kinds of values of which `is` says something.
 _TOLD_APART = frozenset({"tensor", "object", "container"})
 _IMMUTABLE = (tuple, frozenset)
@@ -70,6 +67,7 @@ class Reach(Notes):
                 self.objects.append(source)
             return
         if kind == "module" and id(value) in self.twins:
+            self._reach_part(value, source)
             return
         self.known[id(value)] = value, source
         if kind in _TOLD_APART and not isinstance(value, _IMMUTABLE):
@@ -83,6 +81,11 @@ class Reach(Notes):
             self.refuse(
                 f"it reads {source}, and nothing can tell what a {type(value).__qualname__} gives", kind == "moving"
             )
+
+    def _reach_part(self, value: nn.Module, source: Source) -> None:
+        """A module of the unit: that it is this one of them is guarded."""
+        stands = self.twins.get(id(value), value)
+        self.objects += [source, self._part_source(self.parts[id(stands)][1])]
 
     def _ask(self, value: Any, source: Source) -> None:
         """What a library says from state of its own."""
@@ -119,7 +122,8 @@ class Reach(Notes):
         self._reach_slots(value, source, ("__func__", "__self__"))
 
     def _reach_member(self, member: Enum, source: Source) -> None:
-        """A member of an enumeration is a constant, but may have been given attributes."""
+        """A member of an enumeration is a constant, but may have been given attributes, and has methods."""
+        self._reach_class(type(member), self.fixed(type(member)))
         self.snapshots.take(member, source.__str__)
         for name, item in list(own_attributes(member).items()):
             if not name.startswith("_"):
@@ -136,12 +140,9 @@ class Reach(Notes):
                 continue
             if type(each) is not type:
                 self._reach_class(type(each), self.fixed(type(each)))
-            self.note(self.fixed(each), "probe", names_in)
+            self.note(self.fixed(each), "probe", code_of)
             for name, held in list(vars(each).items()):
-                if name in OF_PYTHON:
-                    continue
-                special = name.startswith("__") and name.endswith("__")
-                if isinstance(held, _CODE) if special else kind_of(held) in _DATA:
+                if kind_of(held) in _DATA and not (name.startswith("__") and name.endswith("__")):
                     self._reach_code(held, self.note(source, "class", name))
 
     def _reach_code(self, written: Any, source: Source) -> None:
@@ -212,10 +213,11 @@ class Reach(Notes):
         )
         for key, item in list(items):
             if id(item) in self.twins or id(item) in self.parts:
-                self.note(source, "item", key)
+                self._reach_part(item, self.note(source, "item", key))
             else:
                 self.reach(item, self.note(source, "item", key))
         if type(value) not in CONTAINERS:
+            self._reach_class(type(value), self.step(source, "type"))
             self.watch.add_class(type(value))
 
     def _reach_object(self, value: Any, source: Source) -> None:

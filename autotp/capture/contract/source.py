@@ -106,7 +106,7 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 def hooks_of(module: nn.Module, name: str) -> tuple[Any, ...]:
     """The hooks of one kind on a module, each with how it is called; the numbers that torch gives them say nothing."""
-    manners = [getattr(module, name + manner, ()) for manner in ("_with_kwargs", "_always_called")]
+    manners = [own_attributes(module).get(name + manner, ()) for manner in ("_with_kwargs", "_always_called")]
     return tuple(
         (hook, *(number in manner for manner in manners)) for number, hook in own_attributes(module)[name].items()
     )

@@ -238,9 +238,17 @@ _IN_PLACE = frozenset(
 OF_PYTHON = frozenset({"__slotnames__", "__annotations__", "__getattribute__"})
 
 
-def names_in(kind: type) -> tuple[str, ...]:
-    """The names that a class itself has."""
-    return tuple(name for name in vars(kind) if name not in OF_PYTHON)
+_CODE = (types.FunctionType, classmethod, staticmethod, property)
+
+
+def code_of(kind: type) -> dict[str, Any]:
+    """The names that a class itself has, with the code behind those that are code."""
+    return {n: held if isinstance(held, _CODE) else None for n, held in vars(kind).items() if n not in OF_PYTHON}
+
+
+def buffer_names(module: Any) -> tuple[str, ...]:
+    """The names of a module's own buffers."""
+    return tuple(module._buffers)
 
 
 def builtin_self(value: Any) -> Any:

@@ -21,6 +21,10 @@ class Listener(Protocol):
     def known(self) -> Mapping[int, Any]:
         """The objects that it wants to hear of, by identity."""
 
+    @property
+    def twins(self) -> Mapping[int, Any]:
+        """The modules, by identity, in whose place it has others."""
+
     def attribute(self, value: Any, name: str, original: Callable[[Any, str], Any]) -> Any:
         """What an object has under a name; `original` looks it up."""
 
@@ -68,7 +72,7 @@ class Watch:
             @between
             def tell(value: Any, name: str) -> Any:
                 listener = _active.get(threading.get_ident())
-                if listener is None or id(value) not in listener.known:
+                if listener is None or (id(value) not in listener.known and id(value) not in listener.twins):
                     return original(value, name)
                 return listener.attribute(value, name, original)
 

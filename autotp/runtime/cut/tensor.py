@@ -132,7 +132,10 @@ def cut_in_place(parameter: nn.Parameter, origin: Origin) -> None:
     """Make a whole parameter the cut one. Whoever has it keeps it; its hooks are given gradients that are cut too."""
     gradient, parameter.grad = parameter.grad, None
     with torch.inference_mode(parameter.is_inference()):  # which is a tensor's own, and stays
-        parameter.data = origin.take(parameter.detach()).clone()
+        part = origin.take(parameter.detach()).clone()
+        # Autograd forgets the node that graphs of the whole may keep, with its sizes, where the type is another one for once.
+        parameter.data = part.new_empty(0, dtype=torch.float32 if part.dtype is torch.float64 else torch.float64)
+        parameter.data = part
     as_cut(parameter, origin)
     hooks: Any = parameter
     for number, hook in (hooks._backward_hooks or {}).items():
