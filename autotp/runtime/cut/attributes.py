@@ -146,7 +146,9 @@ _MACHINERY = (
     str(Path(__file__).parents[2]),
     str(Path(threading.__file__).parent / "contextlib"),
     str(Path(threading.__file__).parent / "functools"),
-    "<",
+    "<autotp",
+    "<eval_with_key>",
+    "<frozen",
 )
 
 

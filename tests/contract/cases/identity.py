@@ -588,3 +588,26 @@ def graph_of_the_whole_model_kept():
     yield
     assert kept.requires_grad
     yield
+
+
+@case()
+def hook_typed_at_a_prompt():
+    net, scope = twins(lambda i: Mlp()), dict[str, Any]()
+    exec(
+        compile("def hook(gradient): return gradient * net.blocks[0].up.weight.detach().shape[0]", "<stdin>", "exec"),
+        scope,
+    )
+    scope["net"] = net
+
+    def run():
+        x = leaf(2, 5, HIDDEN, seed=3)
+        out = net(x)
+        out.register_hook(scope["hook"])
+        out.sum().backward()
+        return x.grad.clone()
+
+    yield net
+    yield
+    yield call(run=run, backward=False)
+    yield call(run=run, backward=False)
+    yield
