@@ -226,8 +226,9 @@ def argument_names(function: Callable[..., Any], paths: Sequence[Any]) -> tuple[
     return tuple(map(name, paths))
 
 
-def _is_kept(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and type(value) not in (torch.Tensor, nn.Parameter)
+def _is_cut(value: Any) -> bool:
+    """Returns if something is a cut parameter, whatever its class."""
+    return isinstance(value, torch.Tensor) and "origin" in getattr(value, "__dict__", ())
 
 
 class OpaqueFunction:
@@ -253,7 +254,7 @@ class OpaqueFunction:
         """Run the function; gives the tensors of its result."""
         *given, shapes = values
         # What the function keeps for its backward are parts there, too.
-        args, kwargs = self._fill([held.as_subclass(torch.Tensor) if _is_kept(held) else held for held in given])
+        args, kwargs = self._fill([held.as_subclass(torch.Tensor) if _is_cut(held) else held for held in given])
         result = self._function(*args, **kwargs)
         tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         check_shapes(self.__name__, tensors, shapes)

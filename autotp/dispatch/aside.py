@@ -18,6 +18,8 @@ class InPlace:
     """What takes the place of a `forward` looks like it to whoever asks how it is called."""
 
     __name__ = "forward"
+    module: nn.Module
+    own_forward: Any
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -25,7 +27,7 @@ class InPlace:
 
     def dense_forward(self) -> Callable[..., Any]:
         """What the module runs where it is dense."""
-        raise NotImplementedError
+        return dense_forward(self.module, self.own_forward)
 
 
 class WholeForward(InPlace):
@@ -42,9 +44,6 @@ class WholeForward(InPlace):
     def leave(self) -> None:
         """Give it back."""
         give_back(self.module, self.own_forward)
-
-    def dense_forward(self) -> Callable[..., Any]:
-        return dense_forward(self.module, self.own_forward)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with as_dense(self.module, self.layouts, self.ranks):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 from torch import nn
@@ -14,7 +13,7 @@ from ..capture.units import Unit
 from ..errors import TraceError
 from ..rewrite.build import Program
 from ..runtime.ranks import Ranks
-from .aside import InPlace, dense_forward
+from .aside import InPlace
 from .held import dense_structure
 from .within import Within, within
 
@@ -40,10 +39,6 @@ class LiveUnit(InPlace):
     def places(self) -> tuple[tuple[dict[str, Any], str], ...]:
         """Where the unit's positions are: whose attributes, and their names."""
         return self.unit.position_places(self.module)
-
-    def dense_forward(self) -> Callable[..., Any]:
-        """What the module runs where it is dense."""
-        return dense_forward(self.module, self.own_forward)
 
     def holds(self, contract: Contract) -> bool:
         """Returns if what a trace leaned on is in this unit as the trace found it."""

@@ -265,8 +265,11 @@ def _probe(text: _Text, holder: Any, key: Callable[[Any], Any], value: Any) -> N
     if key is code_of:
         text.add(f"{text.name(vars(holder))} == {text.name(dict(vars(holder)))}")
         return
-    same = "==" if isinstance(value, (tuple, int, str)) else "is"
-    text.add(f"{text.name(key)}({text.name(holder)}) {same} {text.name(value)}")
+    text.add(f"{text.name(key)}({text.name(holder)}) == {text.name(value)}")
+
+
+def _inside(text: _Text, holder: Any, key: Callable[[Any], Any], value: Any) -> None:
+    text.add(f"{text.name(key)}({text.name(holder)}) is {text.name(value)}")
 
 
 _TERMS: Mapping[str, Callable[[_Text, Any, Any, Any], None]] = {
@@ -284,4 +287,5 @@ _TERMS: Mapping[str, Callable[[_Text, Any, Any, Any], None]] = {
     "cell": _cell,
     "content": _content,
     "probe": _probe,
+    "inside": _inside,
 }

@@ -190,11 +190,11 @@ class Reach(Notes):
         self.reach(value.__wrapped__, self.step(source, "slot", "__wrapped__"))
 
     def _reach_probed(self, value: Any, source: Source, probe: Callable[[Any], Any]) -> None:
-        inside = self.note(source, "probe", probe)
         if isinstance(value, numpy.ndarray):
+            self.note(source, "probe", probe)
             self.snapshots.take(value, source.__str__)
         else:
-            self.reach(probe(value), inside)
+            self.reach(probe(value), self.note(source, "inside", probe))
 
     def _reach_container(self, value: Any, source: Source) -> None:
         if len(value) > MOST_ITEMS:

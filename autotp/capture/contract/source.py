@@ -60,6 +60,7 @@ _TEXTS = {
     "absent": "{parent}",
     "cell": "the variable {key} of {parent}",
     "probe": "{parent}",
+    "inside": "{parent}",
     "hooks": "a hook on {parent}",
 }
 
@@ -145,4 +146,5 @@ _STEPS: dict[str, Callable[[Any, Any], Any]] = {
     "absent": lambda holder, key: static_attribute(holder, key)[0],
     "content": content,
     "probe": lambda holder, key: key(holder),
+    "inside": lambda holder, key: key(holder),
 }

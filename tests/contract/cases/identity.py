@@ -465,6 +465,36 @@ def variable_of_the_context_that_counts():
     yield from changed(twins(lambda i: Counts()), lambda net: VARIABLE.set(3.0))
 
 
+COLLECTED: contextvars.ContextVar[dict[str, list[torch.Tensor]] | None] = contextvars.ContextVar(
+    "collected", default=None
+)
+
+
+class Asks(Mlp):
+    def middle(self, y):
+        collected = COLLECTED.get()
+        return y.relu() * (1.0 if collected is None or "scales" not in collected else len(collected["scales"]) + 2.0)
+
+
+@case()
+def variable_of_the_context_that_holds_tensors():
+    COLLECTED.set(None)
+    net = twins(lambda i: Asks())
+    yield net
+    for block in net.blocks:
+        block.register_forward_hook(
+            lambda module, args, out: (COLLECTED.get() or {}).setdefault("outs", []).append(out)
+        )
+    COLLECTED.set({"outs": []})
+    yield
+    COLLECTED.set({"outs": [torch.zeros(2, 3)], "scales": [torch.ones(2)]})
+    yield
+    COLLECTED.get()["scales"].append(torch.ones(2))
+    yield
+    COLLECTED.set(None)
+    yield
+
+
 # -- gradients ---------------------------------------------------------------------------------------------------------
 
 
