@@ -11,7 +11,6 @@ from ..axes.layout import Layout
 from ..planner.plan import Plan, UnitPlan
 from ..runtime.layers import remove_layer
 from .apply import Parallel, install, module_paths
-from .aside import WholeForward
 from .compiler import Compiler
 from .held import ATTRIBUTE, held_in
 from .unit import UnitForward
@@ -43,6 +42,6 @@ def apply_again(model: nn.Module, dense: nn.Module, plan: Plan, compilers: Mappi
     ranks = model.__dict__[ATTRIBUTE].ranks
     for module in model.modules():
         remove_layer(module)
-        if isinstance(forward := module.__dict__.get("forward"), (UnitForward, WholeForward)):
+        if isinstance(forward := module.__dict__.get("forward"), UnitForward):
             forward.leave()
     install(model, dense, plan, ranks, compilers)

@@ -34,7 +34,6 @@ from ..runtime.layers import (
 )
 from ..runtime.ranks import Ranks
 from ..runtime.settled import settle
-from .aside import WholeForward
 from .compiler import Compiler, tensors_in
 from .held import ATTRIBUTE, held_in, join_path
 from .memory import check_memory
@@ -124,11 +123,6 @@ def install(
             _cut_unit(model, path, unit, ranks)
     for name, origin in held_in(model):
         state.layouts[name], state.shapes[name] = origin.layouts, tuple(origin.shape)
-    planned = [path for unit in plan.units if unit.layouts() for path in unit.instances]
-    for path, module in model.named_modules():
-        own = {n: state.layouts[join_path(path, n)] for n in module._parameters if join_path(path, n) in state.layouts}
-        if own and not any(path == other or _is_inside(path, other) for other in planned):
-            WholeForward(module, ranks, own).enter()
     for forward in forwards:
         forward.enter()
     state.modules = module_paths(model)

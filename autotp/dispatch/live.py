@@ -13,8 +13,8 @@ from ..capture.units import Unit
 from ..errors import TraceError
 from ..rewrite.build import Program
 from ..runtime.ranks import Ranks
-from .aside import InPlace
 from .held import dense_structure
+from .in_place import InPlace
 from .within import Within, within
 
 

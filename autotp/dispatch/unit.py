@@ -23,13 +23,12 @@ from ..runtime.cut.views import WholeView
 from ..runtime.logits import CutLogits, closed
 from ..runtime.ranks import Ranks
 from ..runtime.sequence import DIM, as_taken
-from .aside import give_back
 from .compiler import Compiler
 from .dynamo import call_in_dynamo
 from .entry import OTHER, Entry, EntryCode
+from .in_place import give_back
 from .live import LiveUnit
 from .structure import Signature, Structure, check_equal, inner_modules, layouts_in, remove_stale_layers, signature_of
-from .whole import as_dense
 
 MSG_CHANGED = (
     "modules or parameters within {path} were added, taken out or replaced since the model was made parallel; new parameters"
@@ -100,6 +99,8 @@ class UnitForward(LiveUnit):
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _find_and_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if torch._C._are_functorch_transforms_active():  # a program's collectives are no part of these
+            return self._run_whole(args, kwargs)
         site = self.site(args, kwargs)
         if any(isinstance(tensor, _OF_WHOLES) for tensor in site.tensors):
             wholes = [_whole(tensor, self.unit.path) for tensor in site.tensors]
@@ -123,9 +124,8 @@ class UnitForward(LiveUnit):
         return traced.result(tensors, site.handles)
 
     def _run_whole(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The dense unit's result. All ranks compute the same from the same, so every gradient is that of the dense unit."""
-        with as_dense(self.module, self.compiler.layouts, self.ranks):
-            return self.dense_forward()(*args, **kwargs)
+        """What the dense unit runs. To its Python the cut parameters are whole, as they are to all Python outside of units."""
+        return self.dense_forward()(*args, **kwargs)
 
     def _entry(
         self, site: CallSite, traced: Traced, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -52,8 +52,8 @@ class _Check:
     def __call__(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if torch.compiler.is_exporting():
             raise UsageError(MSG_CAPTURED)
-        if torch.compiler.is_compiling():
-            return
+        if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+            return  # what such inputs hold cannot be read
         if torch._C._get_tracing_state() is not None:  # of torch.jit
             raise UsageError(MSG_CAPTURED)
         _check_average(self.ranks)

@@ -39,9 +39,12 @@ class Modes:
     inference: bool | None = field(default_factory=torch.is_inference_mode_enabled)  # None if it may be either
     deterministic: bool = field(default_factory=torch.are_deterministic_algorithms_enabled)
     decimals: tuple[Any, ...] = field(default_factory=_decimals)
+    transforms: bool = field(default_factory=torch._C._are_functorch_transforms_active)
 
     def stranger(self) -> str | None:
         """A mode that would see the functions of a program in place of the model's, None if there is none."""
+        if self.transforms:
+            return "a transform of torch.func"
         names = (f"{kind.__module__}.{kind.__qualname__}" for kind, _ in self.functions)
         return next((name for name in names if name.partition(".")[0] not in ("torch", _PACKAGE)), None)
 
@@ -53,4 +56,5 @@ class Modes:
             and torch.are_deterministic_algorithms_enabled() is self.deterministic
             and _function_modes() == self.functions
             and _decimals() == self.decimals
+            and torch._C._are_functorch_transforms_active() is self.transforms
         )

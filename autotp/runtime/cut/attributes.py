@@ -86,7 +86,7 @@ def autograd_grad(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     outputs, inputs, *rest = [*args, *([kwargs["inputs"]] if len(args) < 2 else [])]
     kwargs = {name: value for name, value in kwargs.items() if name != "inputs"}
     wanted = [inputs] if isinstance(inputs, T) else list(inputs)
-    outputs = pytree.tree_map(lambda v: v.whole("autograd.grad") if isinstance(v, IsCut) else v, outputs)
+    outputs, rest, kwargs = _wholes((outputs, rest, kwargs), "autograd.grad")
     with parts_only():
         found = func(outputs, wanted, *rest, **kwargs)
     return tuple(
@@ -97,10 +97,15 @@ def autograd_grad(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 
 def backward(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """A backward, of what may be cut, to inputs some of which are: each gets its part of its gradient."""
-    outputs, *rest = args
-    outputs = pytree.tree_map(lambda v: v.whole("backward") if isinstance(v, IsCut) else v, outputs)
+    inputs = kwargs.get("inputs", args[5] if len(args) > 5 else None)
+    kwargs = {name: value for name, value in kwargs.items() if name != "inputs"}
+    args, kwargs = _wholes((tuple(args[:5]), kwargs), "backward")
     with parts_only():
-        func(outputs, *rest, **kwargs)
+        func(*args, inputs=inputs, **kwargs)
+
+
+def _wholes(given: Any, what: str) -> Any:
+    return pytree.tree_map(lambda v: v.whole(what) if isinstance(v, IsCut) else v, given)
 
 
 def register_hook(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 
 from ...axes.layout import Factor, Factors, Layout, factors_of, is_even, is_padded, local_factors, parts_of
-from ...errors import RankLostError
-from ..collectives import refuse_again
+from ...errors import RankLostError, UsageError
 from ..devices import CPU
 from ..ranks import Ranks
 from ..slices import assembled, padding, take
@@ -96,15 +95,37 @@ class _Whole(torch.autograd.Function):
     """Forward, the whole of every rank's part; backward, this rank's part of the gradient, which every rank has whole."""
 
     @staticmethod
-    def forward(ctx, part, origin):  # type: ignore[no-untyped-def]
-        ctx.origin = origin
+    def forward(part, origin):  # type: ignore[no-untyped-def]
         parts = origin.ranks.all_gather(origin.sent(part.detach()), origin.everybody, "whole")
         return assembled(parts, origin.layouts).to(part.device)
 
     @staticmethod
+    def setup_context(ctx, inputs, output):  # type: ignore[no-untyped-def]
+        ctx.origin = inputs[1]
+
+    @staticmethod
+    def vmap(info, in_dims, part, origin):  # type: ignore[no-untyped-def]
+        raise UsageError(f"one part of {origin.name} per item of a batch has no whole; map over whole tensors")
+
+    @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
-        refuse_again(gradient, f"the whole of {ctx.origin.name}")
-        return ctx.origin.take(gradient), None
+        return _Part.apply(gradient, ctx.origin), None
+
+
+class _Part(torch.autograd.Function):
+    """This rank's part of what every rank has whole, as a function of it: a gradient may be differentiated again."""
+
+    @staticmethod
+    def forward(whole, origin):  # type: ignore[no-untyped-def]
+        return origin.take(whole)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):  # type: ignore[no-untyped-def]
+        ctx.origin = inputs[1]
+
+    @staticmethod
+    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        return _Whole.apply(gradient, ctx.origin), None
 
 
 @dataclass

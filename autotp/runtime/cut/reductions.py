@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from ..collectives import refuse_again
 from .origin import IsCut, parts_only
 from .whole import on_whole
 
@@ -80,13 +79,26 @@ class _Sum(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, part, tensor):  # type: ignore[no-untyped-def]
-        ctx.shape = part.shape
+        ctx.tensor = tensor
         return _sum(tensor, "sum")
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
-        refuse_again(gradient, "the sum over a cut parameter")
-        return gradient.expand(ctx.shape), None
+        return _Spread.apply(gradient, ctx.tensor), None
+
+
+class _Spread(torch.autograd.Function):
+    """The gradient of the sum, which is that of each element of the part, as a function of it."""
+
+    @staticmethod
+    def forward(ctx, gradient, tensor):  # type: ignore[no-untyped-def]
+        ctx.tensor = tensor
+        return gradient.expand(tensor.local().shape).clone()
+
+    @staticmethod
+    def backward(ctx, parts):  # type: ignore[no-untyped-def]
+        with parts_only():
+            return _Sum.apply(parts, ctx.tensor.wrap(parts.detach())), None
 
 
 def _sum(tensor: Any, what: str, of: Callable[[T], T] | None = None) -> T:
@@ -112,7 +124,8 @@ def _extreme(tensor: Any, what: str, sign: int) -> T:
 def _plain_sum(tensor: Any, what: str) -> T:
     if not is_recorded(tensor):
         return _sum(tensor, what)
-    return _Sum.apply(tensor.local(), tensor)
+    with parts_only():
+        return _Sum.apply(tensor.local(), tensor)
 
 
 def _mean(tensor: Any, what: str) -> T:

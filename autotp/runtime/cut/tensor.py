@@ -21,6 +21,7 @@ from ...errors import UsageError
 from .attributes import after_backward, of_cut
 from .functions import dispatched
 from .origin import IsCut, Memory, Origin, parts_only
+from .unasked import give_wholes
 
 MSG_OUTSIDE = (
     "{what} of {name} outside of its module's forward would lose its gradient, since FSDP has cut it too; read it in forward, or"
@@ -124,6 +125,7 @@ _foreach_supported_types.append(CutTensor)
 
 def as_cut(parameter: torch.Tensor, origin: Origin) -> None:
     """Let a parameter that holds a part be the cut one. Whoever has it keeps it."""
+    give_wholes()
     parameter.__class__ = CutShard if isinstance(parameter, DTensor) else CutTensor
     parameter.__dict__.update(origin=origin, memory=Memory(), _is_param=True)
 

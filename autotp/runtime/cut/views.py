@@ -35,8 +35,9 @@ class WholeView(torch.Tensor):
     @staticmethod
     def shares_memory(value: torch.Tensor, root: torch.Tensor) -> bool:
         """Returns if a plain tensor has the memory of a gathered whole."""
-        strided = value.layout is torch.strided and value.device == root.device
-        return strided and value.untyped_storage()._cdata == root.untyped_storage()._cdata
+        if torch._C._functorch.is_functorch_wrapped_tensor(value) or value.device != root.device:
+            return False
+        return value.layout is torch.strided and value.untyped_storage()._cdata == root.untyped_storage()._cdata
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -1,0 +1,61 @@
+"""Functions that hand tensors on to C++ without asking their class: these get the whole of a cut one, too."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch._functorch import eager_transforms, vmap
+from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
+from torch.utils import _pytree as pytree
+
+from .attributes import is_in_backward
+from .origin import IsCut
+from .views import WholeView
+
+# Each with what is around the gathering: a transform hands a tensor on to the level that it has just begun, from below it.
+_TAKERS: tuple[tuple[Any, str, Callable[[], AbstractContextManager[Any]]], ...] = (
+    (torch.autograd.Function, "apply", nullcontext),
+    (torch._C.ScriptFunction, "__call__", nullcontext),
+    (torch._C.ScriptMethod, "__call__", nullcontext),
+    (eager_transforms, "_wrap_for_grad", temporarily_pop_interpreter_stack),
+    (vmap, "_add_batch_dim", temporarily_pop_interpreter_stack),
+)
+
+
+@functools.cache
+def give_wholes() -> None:
+    """Let these functions be given wholes, from the first cut tensor on."""
+    for owner, name, below in _TAKERS:
+        held = vars(owner)[name]
+        if isinstance(held, classmethod):
+            setattr(owner, name, classmethod(_with_wholes(held.__func__, below)))
+        else:
+            setattr(owner, name, _with_wholes(getattr(owner, name), below))
+
+
+def _with_wholes(function: Callable[..., Any], below: Callable[[], AbstractContextManager[Any]]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def taking(*args: Any, **kwargs: Any) -> Any:
+        if torch._C._is_torch_function_enabled() and _has_cut(args, kwargs) and not is_in_backward():
+            with below():
+                args, kwargs = pytree.tree_map(functools.partial(_whole, what=function.__name__), (args, kwargs))
+        return function(*args, **kwargs)
+
+    return taking
+
+
+def _has_cut(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    leaves = (
+        args if not kwargs and all(isinstance(a, torch.Tensor) for a in args) else pytree.tree_leaves((args, kwargs))
+    )
+    return any(isinstance(leaf, (IsCut, WholeView)) for leaf in leaves)
+
+
+def _whole(value: Any, what: str) -> Any:
+    if isinstance(value, IsCut):
+        return value.whole(what)
+    return value.taken(what) if isinstance(value, WholeView) else value
