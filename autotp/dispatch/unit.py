@@ -125,6 +125,7 @@ class UnitForward(LiveUnit):
 
     def _run_whole(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the dense unit runs. To its Python the cut parameters are whole, as they are to all Python outside of units."""
+        self.ranks.begin_part()
         return self.dense_forward()(*args, **kwargs)
 
     def _entry(

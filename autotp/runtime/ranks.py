@@ -99,6 +99,9 @@ class Ranks:
     def watch(self, model: nn.Module) -> None:
         """Let collectives of this model's ranks raise UsageError while another thread computes with it, or with a part of it."""
 
+    def begin_part(self) -> None:
+        """A part of a model is called, which may send nothing for a while."""
+
     def begin_call(self, number: int) -> bool:
         """A call of a model begins. Collectives compare the number, that of its inputs, with other ranks'; returns False if
         they cannot. Raises UsageError if another thread is in a call, or in a forked process."""
@@ -248,6 +251,9 @@ class ProcessRanks(Ranks):
 
     def watch(self, model: nn.Module) -> None:
         self._callers.add(model)
+
+    def begin_part(self) -> None:
+        self._callers.check()
 
     def begin_call(self, number: int) -> bool:
         self._callers.check()
