@@ -40,12 +40,17 @@ def give_wholes() -> None:
 def _with_wholes(function: Callable[..., Any], below: Callable[[], AbstractContextManager[Any]]) -> Callable[..., Any]:
     @functools.wraps(function)
     def taking(*args: Any, **kwargs: Any) -> Any:
-        if torch._C._is_torch_function_enabled() and _has_cut(args, kwargs) and not is_in_backward():
+        if torch._C._is_torch_function_enabled() and _has_cut(args, kwargs) and not _is_machinery(args[0]):
             with below():
                 args, kwargs = pytree.tree_map(functools.partial(_whole, what=function.__name__), (args, kwargs))
         return function(*args, **kwargs)
 
     return taking
+
+
+def _is_machinery(first: Any) -> bool:
+    """Returns if torch or we ask: in a backward, or by a derivative that torch hands a cut tensor on with."""
+    return is_in_backward() or (isinstance(first, type) and first.__module__.startswith("torch."))
 
 
 def _has_cut(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
