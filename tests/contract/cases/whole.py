@@ -3,12 +3,20 @@ parameters, whatever it does with them."""
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from tests.contract.parts import HIDDEN, INNER, Mlp, call, case, linear, twins, values
+
+
+def script(code):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch says that TorchScript is old
+        return torch.jit.script(code)
 
 
 class Sometimes(Mlp):
@@ -208,7 +216,7 @@ def whole_takes_a_functional_gradient():
     yield from sometimes(act)
 
 
-@torch.jit.script
+@script
 def scripted(x, weight):
     return x + x @ weight @ weight.t()
 
@@ -335,7 +343,7 @@ def outer_derivative_of_its_own():
     yield from outer(lambda x, weight: Product.apply(Product.apply(x, weight.t()), weight))
 
 
-@torch.jit.script
+@script
 def size(weight):
     return weight.pow(2).sum()
 
@@ -352,7 +360,7 @@ class Scripted(nn.Module):
 
 @case()
 def outer_scripted_module():
-    scripted_module = torch.jit.script(Scripted())
+    scripted_module = script(Scripted())
     yield from outer(lambda x, weight: scripted_module(x, weight))
 
 
