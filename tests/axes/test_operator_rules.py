@@ -75,6 +75,7 @@ def assert_cuttable(proof: Proof, operand: int, wanted: list[list[int]], ranks: 
         )
 
 
+@pytest.mark.sample(75)
 @pytest.mark.parametrize("case", [case for case in CASES if "," in case.text and not case.joined], ids=str)
 def test_whole_operands_meet_cut_ones(case: Case) -> None:
     subject = case.subject(2)
@@ -84,6 +85,7 @@ def test_whole_operands_meet_cut_ones(case: Case) -> None:
             assert_cuttable(proof, other, subject.wanted[other], 2)
 
 
+@pytest.mark.sample(240)
 @each_case
 def test_partial_sums_pass_or_are_reduced(case: Case) -> None:
     subject = case.subject(2)
@@ -92,6 +94,7 @@ def test_partial_sums_pass_or_are_reduced(case: Case) -> None:
         prove_partial(subject.function, subject.operands, group, [3])
 
 
+@pytest.mark.sample(160)
 @each_case
 def test_padding_is_not_summed(case: Case) -> None:
     subject = case.subject(2)
@@ -103,6 +106,7 @@ def test_padding_is_not_summed(case: Case) -> None:
     prove(total, subject.operands, [3], sums_together=case.joined)
 
 
+@pytest.mark.sample(160)
 @each_case
 def test_padding_stays_finite(case: Case) -> None:
     """A number that is not finite would survive the zeros it is multiplied with, forward and backward."""

@@ -16,14 +16,16 @@ WRONG_ONCE = (
     "table_transposed",
     "tuples_with_names",
 )
-SAMPLE = [*ALL[5::20], *WRONG_ONCE]
+SAMPLE = [*ALL[5::80], *WRONG_ONCE[:2]]
+MORE = [name for name in [*ALL[5::20], *WRONG_ONCE] if name not in SAMPLE]
 
 
 @pytest.mark.parametrize(
     "names",
     [
         pytest.param(SAMPLE, id="sample"),
-        pytest.param([name for name in ALL if name not in SAMPLE], id="others", marks=pytest.mark.long),
+        pytest.param(MORE, id="more", marks=pytest.mark.sweep),
+        pytest.param([name for name in ALL if name not in SAMPLE + MORE], id="others", marks=pytest.mark.long),
     ],
 )
 def test_compiled_on_real_ranks(names: list[str]) -> None:

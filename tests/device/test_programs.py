@@ -21,7 +21,7 @@ def differences(names: tuple[str, ...], options: dict[str, Any]) -> dict[str, fl
     return {name: step_differs(name, {}, **options) for name in names}
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("world", ["no backend", "two backends", "device id", "mesh"])
 def test_a_world_of_any_kind_computes_what_the_dense_model_does(world: str) -> None:
     for found in run_on_device(differences, 2, SAMPLE, {}, world=world):

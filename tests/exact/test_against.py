@@ -123,6 +123,7 @@ PARTS = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("kind", "tp", "part"), PARTS)
 def test_a_block_sends_a_part_of_what_others_send(kind: str, tp: int, part: float) -> None:
     study = Study(kind)

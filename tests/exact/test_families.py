@@ -50,6 +50,7 @@ def blocks(plan: Plan) -> list[UnitPlan]:
     return [unit for unit in plan.units if unit.instances[0].rpartition(".")[2].isdigit()]
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_block_costs_exactly_these_collectives(name: str) -> None:
     family = FAMILIES[name]

@@ -123,6 +123,7 @@ def test_tokens_of_every_family_are_the_dense_models(tp: int) -> None:
             assert Counter(text.gathered)[2 * math.ceil(vocabulary / tp)] == NEW, name
 
 
+@pytest.mark.sweep
 def test_programs_grow_neither_with_the_text_nor_with_depth() -> None:
     config = copy.deepcopy(WRITERS["llama"].config())
     counted = []

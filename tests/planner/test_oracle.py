@@ -89,6 +89,7 @@ def test_no_combination_of_cuts_is_better(name: str, tp: int) -> None:
         assert chosen.seconds == pytest.approx(seconds, rel=1e-9)
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("name", EVERY)
 def test_no_labelling_of_gradients_is_cheaper(name: str) -> None:
     for block in blocks(name, 2):

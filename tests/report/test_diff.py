@@ -71,6 +71,7 @@ def kinds(unit: UnitDiff) -> Counter[tuple[str, str]]:
 # -- every node, once -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("family", SOME)
 def test_every_node_of_the_traced_graph_is_there_once(family: str) -> None:
     _, found = surveyed(family)
