@@ -11,6 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..errors import TraceError
+from .contract.numbers import STANDS_FOR
 
 CONSTANTS = (type(None), bool, int, float, str, bytes, torch.dtype, torch.device, Enum)
 
@@ -28,6 +29,9 @@ class Position:
     def __index__(self) -> int:
         self.used = True
         return self.value
+
+
+STANDS_FOR[Position] = 0
 
 
 def _delegate(name: str) -> Any:

@@ -140,6 +140,9 @@ def _compile(graph: torch.fx.Graph, name: str) -> tuple[str, Callable[..., Any]]
     generated = graph.python_code("self")
     scope = dict(generated.globals)
     file = f"<autotp program {_count} of {name}>"
-    exec(compile(generated.src, file, "exec"), scope)
+    try:
+        exec(compile(generated.src, file, "exec"), scope)
+    except SyntaxError as error:
+        raise TraceError(f"a module or parameter of {name} has a name that Python code cannot spell") from error
     linecache.cache[file] = (len(generated.src), None, generated.src.splitlines(keepends=True), file)
     return generated.src, scope["forward"]

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils import _pytree as pytree
 
 from ..errors import UsageError
+from ..runtime.cut.given import check_given, given
 from ..runtime.ranks import ProcessRanks, Ranks
 
 MSG_AVERAGED = (
@@ -56,6 +57,8 @@ class _Check:
             return  # what such inputs hold cannot be read
         if torch._C._get_tracing_state() is not None:  # of torch.jit
             raise UsageError(MSG_CAPTURED)
+        if given:
+            check_given()
         _check_average(self.ranks)
         on_host = self.always and self.ranks.device.type == "cpu"
         compared = self.ranks.begin_call(_sample((args, kwargs)) if on_host and self.calls else 0)

@@ -12,7 +12,9 @@ import logging
 import os
 import re
 import sys
+import threading
 import types
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -42,7 +44,9 @@ _KNOWN = frozenset(
 _TRACING = ("torch._dynamo", "torch.compiler", "torch.fx", "torch._C._functorch", "torch.overrides", "torch.utils._")
 _PURE = frozenset({os.fspath})
 _CLOCKS = (vars(datetime.datetime)["now"], vars(datetime.datetime)["utcnow"], vars(datetime.date)["today"])
-_OF_SYSTEM = (globals, open, print, input, sys._getframe, sys._current_frames)
+_OF_SYSTEM = (globals, open, print, input, sys._getframe, sys._current_frames, sys.gettrace, sys.getprofile)
+_OF_THREAD = re.compile(r"get_|_count$")
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
 
 
 def is_outside(value: Any) -> bool:
@@ -54,6 +58,8 @@ def is_outside(value: Any) -> bool:
         return True
     if not isinstance(value, types.BuiltinFunctionType):
         return False
+    if value.__module__ == "_thread":
+        return bool(_OF_THREAD.match(value.__name__))
     return value in _OF_SYSTEM or (value.__module__ in ("posix", "nt", "gc", "time") and value not in _PURE)
 
 
@@ -65,16 +71,34 @@ def question(value: Any) -> Callable[[Any], Any] | None:
         return registered
     if _is_of_numpy(value):
         return numpy_errors
+    if isinstance(value, _LOCKS):
+        return holder
+    if value is warnings.warn or value is warnings.warn_explicit:
+        return warning_filters
     if value is torch.get_autocast_dtype:
         return autocast_dtypes
-    if _is_of_torch(value) and _ASKS.match(value.__name__) and value not in _KNOWN and _takes_nothing(value):
-        return answer
+    if (_is_of_torch(value) and _ASKS.match(value.__name__) and value not in _KNOWN) or _is_of_sys(value):
+        return answer if _takes_nothing(value) else None
     return None
 
 
 def level(logger: Any) -> Any:
-    """From which level on a logger says anything."""
-    return logger.getEffectiveLevel(), logger.disabled
+    """From which level on a logger says anything, and to how many."""
+    found, above = [logger.disabled], logger
+    while above is not None:
+        found += [above.level, len(above.handlers)]
+        above = above.parent if above.propagate else None
+    return (*found, logger.getEffectiveLevel())
+
+
+def holder(lock: Any) -> Any:
+    """Whether a lock is held, of one that can be taken again by whom and how often."""
+    return repr(lock)
+
+
+def warning_filters(function: Any) -> Any:
+    """Which warnings are errors, which are said and which are not."""
+    return tuple(warnings.filters)
 
 
 def registered(kind: Any) -> Any:
@@ -121,6 +145,13 @@ def _is_of_torch(value: Any) -> bool:
         return False
     module = str(value.__module__)
     return module.partition(".")[0] == "torch" and not module.startswith(("torch.nn", *_TRACING))
+
+
+def _is_of_sys(value: Any) -> bool:
+    """Returns if a function says how the interpreter is set."""
+    return (
+        isinstance(value, types.BuiltinFunctionType) and value.__module__ == "sys" and value.__name__.startswith("get")
+    )
 
 
 def _is_of_numpy(value: Any) -> bool:

@@ -35,11 +35,13 @@ _WRITES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DER
 
 @dataclass(frozen=True)
 class Action:
-    """What an instruction does to state that outlives its call: `names` are the attributes that are read off a global at once."""
+    """What an instruction does to state that outlives its call: `names` are the attributes that are read off a global at once;
+    `compared` if something is compared with the global itself, or looked for among it and others."""
 
     operation: str
     name: str
     names: tuple[str, ...] = ()
+    compared: bool = False
 
 
 class Observer(Protocol):
@@ -131,7 +133,8 @@ def _find_actions(code: types.CodeType) -> Iterator[tuple[int, Action]]:
         if instruction.opname in _READS:
             if instruction.opname == "IMPORT_NAME":  # behind its level and the names that it takes
                 name = "." * int(instructions[at - 2].argval) + name
-            yield instruction.offset, Action(instruction.opname, name, tuple(_chain(instructions, at)))
+            names = tuple(_chain(instructions, at))
+            yield instruction.offset, Action(instruction.opname, name, names, _is_compared(instructions, at))
         elif instruction.opname in _WRITES and (instruction.opname.endswith("GLOBAL") or name in code.co_freevars):
             yield instruction.offset, Action(instruction.opname, name)
 
@@ -143,6 +146,11 @@ def _chain(instructions: list[dis.Instruction], at: int) -> Iterator[str]:
             yield str(instruction.argval)
         elif not (instruction.opname.startswith("STORE_FAST") and instructions[at].opname == "IMPORT_NAME"):
             return
+
+
+def _is_compared(instructions: list[dis.Instruction], at: int) -> bool:
+    behind = (i.opname for i in instructions[at + 1 :] if i.opname not in ("LOAD_GLOBAL", "BUILD_TUPLE", "BUILD_LIST"))
+    return next(behind, "") in ("IS_OP", "COMPARE_OP", "CONTAINS_OP")
 
 
 class Tracing(TorchFunctionMode):

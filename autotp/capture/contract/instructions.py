@@ -18,6 +18,7 @@ from .answers import PLAIN, attribute, is_outside
 from .attributes import Attributes
 from .frames import Action, is_observed
 from .modes import Modes
+from .numbers import is_instance
 from .snapshot import is_module_of_library
 from .source import MISSING, Source, static_attribute
 from .values import environment_state, is_of_torch, may_write, memory_of, wanted_gradients
@@ -49,6 +50,7 @@ _BUILTINS = dict(vars(builtins))  # those of Python's own
 # Classes of which no tensor of a trace is, by what asks for them.
 _NONE = frozenset[str]()
 _CLASSES = {"type": frozenset({"Tensor", "Parameter"}), "isinstance": frozenset({"Parameter"})}
+_OF_A_CLASS = frozenset({"type", "__class__"})
 _ORDER = frozenset({torch.Tensor.is_contiguous, torch.Tensor.stride})
 # What autograd and the memory say of a tensor: of one that stands for another in a trace, something else.
 _OF_THE_TENSOR = {
@@ -180,21 +182,23 @@ class Instructions(Attributes):
         source = self.note(self.fixed(namespace), "global", name)
         if name not in namespace:
             if not is_module_of_library(namespace):
-                self._asked_of_who_it_is(name, frame)
+                self._asked_of_who_it_is(name, frame, action.compared)
             found = vars(builtins).get(name)
             if is_outside(found):
                 self.snapshots.take(namespace, lambda: "globals")
                 self._refuse_outside(found)
-            if found is not _BUILTINS.get(name):
+            if found is not _BUILTINS.get(name) and found is not is_instance:
                 self.reach(found, self.note(self.fixed(vars(builtins)), "item", name))
             return
         self.reach(namespace[name], source)
         self._read_names(namespace[name], source, action.names)
 
-    def _asked_of_who_it_is(self, name: str, frame: types.FrameType) -> None:
+    def _asked_of_who_it_is(self, name: str, frame: types.FrameType, compared: bool) -> None:
         """What a trace has in the place of tensors and modules answers for itself."""
         if not _CLASSES.get(name, _NONE).isdisjoint(frame.f_code.co_names):
             self.refuse("it asks for the class of a tensor, and a trace has others")
+        if name == "int" and compared and not _OF_A_CLASS.isdisjoint(frame.f_code.co_names):
+            self.refuse("it compares the class of something with int, and sizes have another in a trace")
         if name in ("id", "hash"):
             self.refuse(f"it asks for the {name} of something, and a trace has another module in the block's place")
 

@@ -23,6 +23,7 @@ from ...errors import TraceError
 from .frames import Tracing
 from .guards import Contract, Guard, grouped
 from .instructions import Instructions
+from .numbers import symbols_are_numbers
 from .source import Source, own_attributes
 from .tensors import telling
 from .values import as_expected, memory_of
@@ -67,6 +68,7 @@ class Observer(Instructions):
                 torch.compiler.set_stance("force_eager"),
                 compiling,
                 telling(self, threading.get_ident()),
+                symbols_are_numbers(),
                 Tracing(self),
             ):
                 yield

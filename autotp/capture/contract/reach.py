@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import types
 from collections.abc import Callable
 from enum import Enum
@@ -17,6 +18,7 @@ from .notes import Notes
 from .snapshot import is_module_of_library, is_of_library
 from .source import HOOKS, Source, own_attributes
 from .values import (
+    BUFFERS,
     CONTAINERS,
     MOST_ITEMS,
     PROBES,
@@ -78,9 +80,14 @@ class Reach(Notes):
         elif kind in PROBES:
             self._reach_probed(value, source, PROBES[kind])
         else:
-            self.refuse(
-                f"it reads {source}, and nothing can tell what a {type(value).__qualname__} gives", kind == "moving"
-            )
+            self._refuse_reading(value, source)
+
+    def _refuse_reading(self, value: Any, source: Source) -> None:
+        """Of a value that nothing can look into. The code goes on only where writes can be put back."""
+        if isinstance(value, threading.local):
+            self.snapshots.take(value, source.__str__)
+        moving = not isinstance(value, threading.local)
+        self.refuse(f"it reads {source}, and nothing can tell what a {type(value).__qualname__} gives", moving)
 
     def _reach_part(self, value: nn.Module, source: Source) -> None:
         """A module of the unit: that it is this one of them is guarded."""
@@ -190,7 +197,7 @@ class Reach(Notes):
         self.reach(value.__wrapped__, self.step(source, "slot", "__wrapped__"))
 
     def _reach_probed(self, value: Any, source: Source, probe: Callable[[Any], Any]) -> None:
-        if isinstance(value, numpy.ndarray):
+        if isinstance(value, (numpy.ndarray, *BUFFERS)):
             self.note(source, "probe", probe)
             self.snapshots.take(value, source.__str__)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import collections
 import copy
 import gc
@@ -19,6 +20,7 @@ from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .source import MISSING, own_attributes
+from .values import BUFFERS
 
 
 class Snapshots:
@@ -171,6 +173,9 @@ def _state(value: Any) -> dict[str, Any]:
     if isinstance(value, numpy.ndarray):
         state["array"] = value.copy()
         return state
+    if isinstance(value, BUFFERS):
+        state["array"] = memoryview(value).tobytes()
+        return state
     if isinstance(value, dict):
         state["items"] = dict(dict.items(value))  # a class of its own may make entries where they are asked for
     elif isinstance(value, (list, collections.deque)):
@@ -210,7 +215,9 @@ def _names(slots: Any) -> list[str]:
 def _difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
     """What was written, behind the name of what it was written to."""
     if "array" in before:
-        return None if numpy.array_equal(before["array"], now["array"], equal_nan=True) else ""
+        old, new = before["array"], now["array"]
+        same = old == new if isinstance(old, bytes) else numpy.array_equal(old, new, equal_nan=True)
+        return None if same else ""
     for part in before.keys() | now.keys():
         old, new = before.get(part, {}), now.get(part, {})
         if isinstance(old, dict) and isinstance(new, dict):
@@ -224,9 +231,19 @@ def _difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
     return None
 
 
+def _fill(value: Any, numbers: Any) -> None:
+    if isinstance(value, numpy.ndarray):
+        value[...] = numbers
+    elif isinstance(value, (bytearray, array.array)):
+        del value[:]
+        (value.extend if isinstance(value, bytearray) else value.frombytes)(numbers)
+    else:
+        memoryview(value).cast("B")[:] = numbers
+
+
 def _give(value: Any, before: dict[str, Any]) -> None:
     if "array" in before:
-        value[...] = before["array"]
+        _fill(value, before["array"])
         return
     items = before.get("items")
     if isinstance(value, dict):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import array
 import collections
 import contextvars
+import ctypes
 import functools
 import gc
 import importlib.machinery
@@ -38,6 +40,8 @@ _FIXED = (
     type(NotImplemented),
     numpy.generic,
 )
+# Numbers in memory that Python's own tools show and write.
+BUFFERS: Any = (array.array, bytearray, ctypes.c_int.__mro__[2])  # the last one is the class of all of C's own values
 CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 MOST_ITEMS = 4096
 _CACHE = type(functools.lru_cache(lambda: None))
@@ -73,7 +77,9 @@ def kind_of(value: Any) -> str:
         return "identity"
     if isinstance(value, Iterator):
         return "moving"
-    return "object" if _has_plain_state(type(value)) else "unobservable"
+    if _has_plain_state(type(value)):
+        return "object"
+    return "constant" if _is_compared_by_value(type(value)) else "unobservable"
 
 
 _KINDS: tuple[tuple[Any, str], ...] = (
@@ -90,7 +96,7 @@ _KINDS: tuple[tuple[Any, str], ...] = (
     (types.GeneratorType, "moving"),
     (CONTAINERS, "container"),
     (functools.partial, "partial"),
-    (numpy.ndarray, "array"),
+    ((numpy.ndarray, *BUFFERS), "array"),
     (weakref.ReferenceType, "reference"),
 )
 
@@ -126,6 +132,12 @@ def _is_python(kind: type) -> bool:
     loader = getattr(getattr(sys.modules.get(kind.__module__), "__spec__", None), "loader", None)
     compiled = (importlib.machinery.ExtensionFileLoader, importlib.machinery.BuiltinImporter)
     return not (isinstance(loader, compiled) or loader in compiled)
+
+
+def _is_compared_by_value(kind: type) -> bool:
+    """Returns if a class written in C hashes its objects by their values, and so says that these do not change."""
+    own: tuple[Any, Any] = kind.__hash__, kind.__eq__
+    return own[0] not in (None, object.__hash__) and own[1] is not object.__eq__ and not _is_python(kind)
 
 
 @dataclass(frozen=True)
@@ -178,7 +190,9 @@ def _equal(one: Any, other: Any) -> bool:
 
 # What is read of values that are no Python object's attributes, by a function: equal results, equal states.
 def array_state(value: Any) -> Any:
-    """The contents of a numpy array."""
+    """The contents of a numpy array, or of other numbers in memory."""
+    if isinstance(value, BUFFERS):
+        return type(value), memoryview(value).tobytes()
     return value.shape, str(value.dtype), value.tobytes()
 
 
@@ -242,8 +256,10 @@ _CODE = (types.FunctionType, classmethod, staticmethod, property)
 
 
 def code_of(kind: type) -> dict[str, Any]:
-    """The names that a class itself has, with the code behind those that are code."""
-    return {n: held if isinstance(held, _CODE) else None for n, held in vars(kind).items() if n not in OF_PYTHON}
+    """The names that a class itself has, with the code behind those that are code, and its description."""
+    return {n: held if isinstance(held, _CODE) else None for n, held in vars(kind).items() if n not in OF_PYTHON} | {
+        "__doc__": kind.__doc__
+    }
 
 
 def buffer_names(module: Any) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from torch.autograd import graph as autograd_graph
 from torch.utils import _pytree as pytree
 
 from ...errors import UsageError
+from .given import note_given
 from .operands import held_for
 from .origin import IsCut, parts_only
 
@@ -46,6 +47,8 @@ def set_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     parameter, value = args
     with parts_only():
         func(parameter, _taken(parameter, value, ".data"))
+        if not isinstance(value, IsCut):
+            note_given(parameter, parameter.origin.name, value)
     parameter.note_written()
 
 

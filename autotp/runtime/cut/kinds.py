@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -56,8 +57,9 @@ ELEMENTWISE = frozenset(
 )
 CASTS = frozenset(
     getattr(T, name)
-    for name in """to type_as type float double half bfloat16 int long short bool char byte cpu cuda xpu pin_memory cfloat
-    cdouble chalf""".split()
+    for name in """to type_as type float double half bfloat16 int long short bool char byte pin_memory cfloat cdouble
+    chalf""".split()
+    + [name for name in dir(T) if hasattr(getattr(torch, name, None), "is_available")]  # one for each kind of device
 )
 FOREACH = frozenset(
     getattr(torch, f"_foreach_{name}{end}")
@@ -88,10 +90,10 @@ def _methods(names: str) -> list[Any]:
 # What is asked of the memory, or of autograd, and is the same for the whole: the part answers.
 OF_PART = frozenset(
     _getters(
-        """_backward_hooks _base _grad_fn _post_accumulate_grad_hooks _version device dtype grad_fn is_cpu is_cuda is_leaf
-        is_maia is_meta is_mkldnn is_mps is_mtia is_nested is_quantized is_sparse is_sparse_csr is_vulkan is_xla is_xpu itemsize
-        layout name names output_nr requires_grad retains_grad volatile grad_dtype"""
+        """_backward_hooks _base _grad_fn _post_accumulate_grad_hooks _version device dtype grad_fn itemsize layout name names
+        output_nr requires_grad retains_grad volatile grad_dtype"""
     )
+    + [getter(name) for name in dir(T) if name.startswith("is_") and inspect.isdatadescriptor(getattr(T, name))]
     + [setter(name) for name in ("requires_grad", "_backward_hooks", "_post_accumulate_grad_hooks")]
     + _methods(
         """__format__ _is_view data_ptr element_size get_device has_names is_complex is_conj is_contiguous is_floating_point

@@ -91,6 +91,16 @@ def level_of_the_root_logger():
     root.setLevel(old)
 
 
+@case(processes=True)
+def handlers_of_a_logger():
+    log, handler = logging.getLogger("some.where.handled"), logging.NullHandler()
+    yield from reading(
+        lambda b: 2.0 if log.handlers else 3.0,
+        lambda net: log.addHandler(handler),
+        lambda net: log.removeHandler(handler),
+    )
+
+
 @case()
 def frame_of_the_caller():
     class Looks(Mlp):
