@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from torch import nn
 
 import autotp
 from autotp.errors import UsageError
+from autotp.verify import Verifier
+from tests.families import FAMILIES
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
 
@@ -105,3 +108,12 @@ def test_what_cannot_be_judged_is_one_line(make: Callable[[], Any], message: str
 def test_more_ranks_than_one_process_simulates_are_refused_at_once(tp: int) -> None:
     with pytest.raises(UsageError, match=f"verify runs all {tp} ranks in this process, and at most 64"):
         autotp.verify(Blocks(), tp, example=X)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_a_plan_that_keeps_results_cut_is_judged(family: str) -> None:
+    """What a rank keeps cut only all ranks together make whole, so they do it where they run."""
+    verifier = Verifier(FAMILIES[family].config())
+    plan = verifier.plan(2)
+    kept = replace(plan, units=tuple(replace(unit, keep=True) for unit in plan.units))
+    assert verifier.verify(2, kept).exact

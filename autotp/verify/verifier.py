@@ -20,6 +20,7 @@ from ..huggingface import models
 from ..huggingface.examples import examples_for
 from ..planner.plan import Plan
 from ..planner.survey import Example, Survey
+from ..runtime.logits import closed
 from ..runtime.ranks import Ranks
 from ..runtime.sequence import made_whole
 from ..runtime.simulate import simulate
@@ -198,6 +199,8 @@ class Verifier:
     def _parallel_run(self, parallel: nn.Module, call: Call, ranks: Ranks) -> tuple[Any, Any, Any]:
         with ranks.logging() as log:
             outputs, gradients = called(parallel, call, self.seed, self.paths)
+        with torch.no_grad():  # a plan may keep them cut, and only ranks that are at it together make them whole
+            outputs = {name: closed(output) for name, output in outputs.items()}
         gradients = {name: made_whole(gradient) for name, gradient in gradients.items()}
         counted = Counter(f"{c.kind} {c.phase} {c.of}" for c in log.calls if c.phase != "checkpoint")
         return outputs, gradients | full_gradients(parallel), counted

@@ -1,8 +1,8 @@
 """A hunt for input that is believed wrongly: mutated plans, headers, indices, rule files and hardware files.
 
 Each gives an error of autotp's, of one line, or a result equal to the dense model's; never another exception, never a wrong
-number, and never much more time or memory. `make long` tries 200 of each, `make hunt-files` 5,000; what was found is in the tests
-beside what it is about. A case is told again by its number alone.
+number, and never much more time or memory. `make sweep` tries 200 of each, `make hunt-files` 5,000; what was found is in
+the tests beside what it is about. A case is told again by its number alone.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def is_kept(plan: Plan) -> str:
     return ""
 
 
-@pytest.mark.long
+@pytest.mark.sweep
 def test_plans() -> None:
     hunt("plan", plan_case)
 
@@ -137,7 +137,7 @@ def read_all(folder: Path) -> dict[str, torch.Tensor]:
     return {name: read(Lazy.of(entry, entry.shape, entry.dtype)) for name, entry in read_folder(folder).items()}
 
 
-@pytest.mark.long
+@pytest.mark.sweep
 def test_headers(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     save_file(TENSORS, file, {"format": "pt"})
@@ -157,7 +157,7 @@ def test_headers(tmp_path: Path) -> None:
     hunt("header", case)
 
 
-@pytest.mark.long
+@pytest.mark.sweep
 def test_indices(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     save_file({"a": torch.ones(99)}, tmp_path / "x")
@@ -231,7 +231,7 @@ def file_case(folder: Path, kind: str, name: str) -> Callable[[random.Random], s
 FILES = [("ops", "pointwise.toml"), ("ops", "linear.toml"), ("ops", "functions.toml"), ("ops", "grouped.toml")]
 
 
-@pytest.mark.long
+@pytest.mark.sweep
 @pytest.mark.parametrize(("kind", "name"), [("chains", "chains.toml"), ("hardware", "presets.toml"), *FILES])
 def test_rule_files(tmp_path: Path, kind: str, name: str) -> None:
     try:
