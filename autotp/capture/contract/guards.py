@@ -1,8 +1,7 @@
-"""Guards: what a trace read, as a list, and the check of it that a unit's calls make, as straight Python made from that list."""
+"""Guards: what a trace read, as a list, which holds for a unit or does not."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
@@ -11,9 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from .check import check_of
 from .modes import Modes
-from .source import MISSING, Source, content, own_attributes, static_attribute
-from .values import CONTAINERS, agree, code_of
+from .source import Source, own_attributes
+from .values import agree
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +50,7 @@ class Contract:
     groups: tuple[int, ...] = ()
     tensors: Mapping[str, Source] = field(default_factory=dict)
     modes: Modes = field(default_factory=Modes)
+    first: dict[Source, int] = field(default_factory=dict)  # ids of what the first unit that was bound had
 
     def objects_read(self, unit: nn.Module) -> Iterator[Any]:
         """What the guards are about: objects that they look into and what they find there, with the dicts and cells of these."""
@@ -77,7 +78,10 @@ class Contract:
         if grouped(self.objects, unit, found) != self.groups:
             return None
         tensors = {name: source.get(unit, found) for name, source in self.tensors.items()}
-        return Bound(self, tensors, _checker(self, found, unit), self.modes.hold)
+        unchanged = check_of([guard.source for guard in self.guards], self.aliases, found, self.first)
+        if not self.first:
+            self.first.update((source, id(value)) for source, value in found.items())
+        return Bound(self, tensors, unchanged, self.modes.hold)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,196 +100,3 @@ class Bound:
     def constants(self, traced: Sequence[tuple[str, torch.Tensor]]) -> list[torch.Tensor]:
         """The tensors that a program takes though no call hands them over: those of the unit's state as they are now."""
         return [self.tensors.get(name, tensor) for name, tensor in traced]
-
-
-class _Text:
-    """The check as text, with the objects that it names."""
-
-    def __init__(self) -> None:
-        self.names: dict[int, str] = {}
-        self.values: list[Any] = []
-        self.terms: dict[str, None] = {}
-
-    def name(self, value: Any) -> str:
-        if id(value) not in self.names:
-            self.names[id(value)] = f"v{len(self.values)}"
-            self.values.append(value)
-        return self.names[id(value)]
-
-    def add(self, term: str) -> None:
-        self.terms.setdefault(term)
-
-    def compiled(self) -> Callable[[], bool]:
-        given = ", ".join(f"v{i}" for i in range(len(self.values)))
-        lines = [
-            f"def bind({given}):",
-            " def unchanged():",
-            "  try:",
-            f"   return {' and '.join(self.terms) or 'True'}",
-        ]
-        text = "\n".join(
-            [*lines, "  except (LookupError, AttributeError, ValueError, TypeError, RuntimeError):", "   return False"]
-        )
-        made: Callable[[], bool] = _made(text + "\n return unchanged\n")(*self.values)
-        return made
-
-
-_factories: dict[str, Callable[..., Any]] = {}
-
-
-def _made(text: str) -> Callable[..., Any]:
-    if text not in _factories:
-        scope: dict[str, Any] = {}
-        exec(compile(text, "<autotp guards>", "exec"), scope)
-        _factories[text] = scope["bind"]
-    return _factories[text]
-
-
-def _checker(contract: Contract, found: Mapping[Source, Any], unit: nn.Module) -> Callable[[], bool]:
-    """A function that compares what is there with what was found: by identity, since state that nobody changed stays the
-    object that it was."""
-    text = _Text()
-    for guard in contract.guards:
-        source = guard.source
-        if source.parent is not None:
-            holder = found[source.parent]
-            _TERMS[source.kind](text, holder, source.key, found[source])
-    for one, other in contract.aliases:
-        if one.kind in ("parameter", "buffer") and one.parent is not None and other.parent is not None:
-            first, second = (_place(text, s, found[s.parent]) for s in (one, other) if s.parent is not None)
-            text.add(f"{first} is {second}")
-    return text.compiled()
-
-
-def _place(text: _Text, source: Source, holder: Any) -> str:
-    return f"{text.name(_held(holder, source.kind))}[{source.key!r}]"
-
-
-def _held(holder: Any, kind: str) -> Any:
-    return holder._parameters if kind == "parameter" else holder._buffers if kind == "buffer" else holder
-
-
-def _entry(text: _Text, entries: Any, key: Any, value: Any) -> None:
-    held, name = text.name(entries), repr(key) if isinstance(key, (str, int)) else text.name(key)
-    if value is MISSING:
-        text.add(f"{name} not in {held}")
-    else:
-        text.add(f"{held}[{name}] is {text.name(value)}")
-
-
-def _attribute(text: _Text, holder: Any, key: str, value: Any) -> None:
-    _entry(text, own_attributes(holder), key, value)
-    if isinstance(value, torch.Tensor):
-        text.add(f"{text.name(value)}.requires_grad is {value.requires_grad}")
-
-
-def _tensor_entry(kind: str) -> Callable[[_Text, Any, str, Any], None]:
-    def term(text: _Text, holder: Any, key: str, value: Any) -> None:
-        entries = _held(holder, kind)
-        _entry(text, entries, key, value)
-        if isinstance(value, torch.Tensor) and kind == "buffer":
-            text.add(f"{text.name(value)}.requires_grad is {value.requires_grad}")
-
-    return term
-
-
-def _item(text: _Text, holder: Any, key: Any, value: Any) -> None:
-    if isinstance(holder, type(os.environ)):
-        name, variables = holder.encodekey(key), vars(holder)["_data"]
-        _entry(text, variables, name, variables.get(name, MISSING))
-    elif not isinstance(holder, tuple):  # which cannot change
-        _entry(text, holder, key, value)
-
-
-def _hooks(text: _Text, holder: nn.Module, key: str, value: tuple[Any, ...]) -> None:
-    hooks = f"{text.name(own_attributes(holder))}[{key!r}]"
-    text.add(
-        f"tuple({hooks}.items()) == {text.name(tuple(own_attributes(holder)[key].items()))}"
-        if value
-        else f"not {hooks}"
-    )
-
-
-def _global(text: _Text, holder: Any, key: str, value: Any) -> None:
-    if value is not MISSING or not str(holder.get("__name__")).startswith("torch."):  # else one of Python's own names
-        _entry(text, holder, key, value)
-
-
-def _class(text: _Text, holder: type, key: str, value: Any) -> None:
-    if value is MISSING and holder.__module__.startswith("torch."):
-        return  # nobody adds to torch's classes what hides what their objects hold
-    if value is MISSING:
-        _absent(text, holder, key, value)
-    elif getattr(holder, key, MISSING) is value:
-        text.add(f"{text.name(holder)}.{key} is {text.name(value)}")
-    else:
-        owner = static_attribute(holder, key)[1]
-        text.add(f"{text.name(vars(owner))}[{key!r}] is {text.name(value)}")
-
-
-def _absent(text: _Text, holder: type, key: str, value: Any) -> None:
-    text.add(f"not hasattr({text.name(holder)}, {key!r})")
-
-
-def _slot(text: _Text, holder: Any, key: str, value: Any) -> None:
-    if value is MISSING:
-        text.add(f"not hasattr({text.name(holder)}, {key!r})")
-    else:
-        text.add(f"{text.name(holder)}.{key} is {text.name(value)}")
-
-
-def _cell(text: _Text, holder: Any, key: str, value: Any) -> None:
-    cell = holder.__closure__[holder.__code__.co_freevars.index(key)]
-    if value is not MISSING:
-        text.add(f"{text.name(cell)}.cell_contents is {text.name(value)}")
-
-
-def _type(text: _Text, holder: Any, key: None, value: type) -> None:
-    if not isinstance(holder, type) and type(holder).__flags__ & _HEAP_TYPE:  # of others it cannot change
-        text.add(f"type({text.name(holder)}) is {text.name(type(holder))}")
-
-
-_HEAP_TYPE = 1 << 9
-
-
-def _content(text: _Text, holder: Any, key: None, value: Any) -> None:
-    if isinstance(holder, (tuple, frozenset)):
-        return
-    if not holder and isinstance(holder, CONTAINERS):
-        text.add(f"not {text.name(holder)}")
-    elif isinstance(value, int):
-        text.add(f"len({text.name(holder)}) == {value}")
-    elif isinstance(holder, dict):
-        text.add(f"tuple({text.name(holder)}) == {text.name(value)}")
-    else:
-        text.add(f"{text.name(content)}({text.name(holder)}) == {text.name(value)}")
-
-
-def _probe(text: _Text, holder: Any, key: Callable[[Any], Any], value: Any) -> None:
-    if key is code_of:
-        text.add(f"{text.name(vars(holder))} == {text.name(dict(vars(holder)))}")
-        return
-    text.add(f"{text.name(key)}({text.name(holder)}) == {text.name(value)}")
-
-
-def _inside(text: _Text, holder: Any, key: Callable[[Any], Any], value: Any) -> None:
-    text.add(f"{text.name(key)}({text.name(holder)}) is {text.name(value)}")
-
-
-_TERMS: Mapping[str, Callable[[_Text, Any, Any, Any], None]] = {
-    "part": lambda text, holder, key, value: None,
-    "parameter": _tensor_entry("parameter"),
-    "buffer": _tensor_entry("buffer"),
-    "attribute": _attribute,
-    "slot": _slot,
-    "type": _type,
-    "class": _class,
-    "absent": _absent,
-    "item": _item,
-    "hooks": _hooks,
-    "global": _global,
-    "cell": _cell,
-    "content": _content,
-    "probe": _probe,
-    "inside": _inside,
-}

@@ -1,0 +1,226 @@
+"""The check that a unit's calls make of what a trace read: straight Python, written for what one unit has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from torch import nn
+
+from .source import MISSING, Source, content, own_attributes, static_attribute
+from .values import CONTAINERS, code_of
+
+
+class _Text:
+    """The check as text, with the objects that it names."""
+
+    def __init__(self) -> None:
+        self.names: dict[int, str] = {}
+        self.values: list[Any] = []
+        self.terms: dict[str, None] = {}
+
+    def name(self, value: Any) -> str:
+        if id(value) not in self.names:
+            self.names[id(value)] = f"v{len(self.values)}"
+            self.values.append(value)
+        return self.names[id(value)]
+
+    def add(self, term: str) -> None:
+        self.terms.setdefault(term)
+
+    def compiled(self) -> Callable[[], bool]:
+        given = ", ".join(f"v{i}" for i in range(len(self.values)))
+        lines = [
+            f"def bind({given}):",
+            " def unchanged():",
+            "  try:",
+            f"   return {' and '.join(self.terms) or 'True'}",
+        ]
+        text = "\n".join(
+            [*lines, "  except (LookupError, AttributeError, ValueError, TypeError, RuntimeError):", "   return False"]
+        )
+        made: Callable[[], bool] = _made(text + "\n return unchanged\n")(*self.values)
+        return made
+
+    def shared(self) -> Callable[[], bool]:
+        """The check, as one function for all who ask the same of the same objects, which it keeps."""
+        key = (*self.terms, *map(id, self.values))
+        made = _common.get(key)
+        if made is None:
+            made = _common[key] = self.compiled()
+        return made
+
+
+_common: WeakValueDictionary[tuple[Any, ...], Callable[[], bool]] = WeakValueDictionary()
+_factories: dict[str, Callable[..., Any]] = {}
+
+
+def _made(text: str) -> Callable[..., Any]:
+    if text not in _factories:
+        scope: dict[str, Any] = {}
+        exec(compile(text, "<autotp guards>", "exec"), scope)
+        _factories[text] = scope["bind"]
+    return _factories[text]
+
+
+def check_of(
+    sources: Sequence[Source],
+    aliases: Sequence[tuple[Source, Source]],
+    found: Mapping[Source, Any],
+    first: Mapping[Source, int],
+) -> Callable[[], bool]:
+    """A function that compares what is there with what was found: by identity, since state that nobody changed stays the
+    object that it was.
+
+    What has the same id as in the unit that was `first` is compared by a function that units have in common: a processor
+    that has just read these objects for one unit reads them for the next in less time.
+    """
+    text, common = _Text(), _Text()
+    for source in sources:
+        if source.parent is not None:
+            is_common = all(first.get(each) == id(found[each]) for each in (source, source.parent))
+            _TERMS[source.kind](common if is_common else text, found[source.parent], source.key, found[source])
+    if common.terms:
+        text.add(f"{text.name(common.shared())}()")
+    for one, other in aliases:
+        if one.kind in ("parameter", "buffer") and one.parent is not None and other.parent is not None:
+            here, second = (_place(text, s, found[s.parent]) for s in (one, other) if s.parent is not None)
+            text.add(f"{here} is {second}")
+    return text.compiled()
+
+
+def _place(text: _Text, source: Source, holder: Any) -> str:
+    return f"{text.name(_held(holder, source.kind))}[{source.key!r}]"
+
+
+def _held(holder: Any, kind: str) -> Any:
+    return holder._parameters if kind == "parameter" else holder._buffers if kind == "buffer" else holder
+
+
+def _entry(text: _Text, entries: Any, key: Any, value: Any) -> None:
+    held, name = text.name(entries), repr(key) if isinstance(key, (str, int)) else text.name(key)
+    if value is MISSING:
+        text.add(f"{name} not in {held}")
+    else:
+        text.add(f"{held}[{name}] is {text.name(value)}")
+
+
+def _attribute(text: _Text, holder: Any, key: str, value: Any) -> None:
+    _entry(text, own_attributes(holder), key, value)
+    if isinstance(value, torch.Tensor):
+        text.add(f"{text.name(value)}.requires_grad is {value.requires_grad}")
+
+
+def _tensor_entry(kind: str) -> Callable[[_Text, Any, str, Any], None]:
+    def term(text: _Text, holder: Any, key: str, value: Any) -> None:
+        entries = _held(holder, kind)
+        _entry(text, entries, key, value)
+        if isinstance(value, torch.Tensor) and kind == "buffer":
+            text.add(f"{text.name(value)}.requires_grad is {value.requires_grad}")
+
+    return term
+
+
+def _item(text: _Text, holder: Any, key: Any, value: Any) -> None:
+    if isinstance(holder, type(os.environ)):
+        name, variables = holder.encodekey(key), vars(holder)["_data"]
+        _entry(text, variables, name, variables.get(name, MISSING))
+    elif not isinstance(holder, tuple):  # which cannot change
+        _entry(text, holder, key, value)
+
+
+def _hooks(text: _Text, holder: nn.Module, key: str, value: tuple[Any, ...]) -> None:
+    hooks = f"{text.name(own_attributes(holder))}[{key!r}]"
+    text.add(
+        f"tuple({hooks}.items()) == {text.name(tuple(own_attributes(holder)[key].items()))}"
+        if value
+        else f"not {hooks}"
+    )
+
+
+def _global(text: _Text, holder: Any, key: str, value: Any) -> None:
+    if value is not MISSING or not str(holder.get("__name__")).startswith("torch."):  # else one of Python's own names
+        _entry(text, holder, key, value)
+
+
+def _class(text: _Text, holder: type, key: str, value: Any) -> None:
+    if value is MISSING and holder.__module__.startswith("torch."):
+        return  # nobody adds to torch's classes what hides what their objects hold
+    if value is MISSING:
+        _absent(text, holder, key, value)
+    elif getattr(holder, key, MISSING) is value:
+        text.add(f"{text.name(holder)}.{key} is {text.name(value)}")
+    else:
+        owner = static_attribute(holder, key)[1]
+        text.add(f"{text.name(vars(owner))}[{key!r}] is {text.name(value)}")
+
+
+def _absent(text: _Text, holder: type, key: str, value: Any) -> None:
+    text.add(f"not hasattr({text.name(holder)}, {key!r})")
+
+
+def _slot(text: _Text, holder: Any, key: str, value: Any) -> None:
+    if value is MISSING:
+        text.add(f"not hasattr({text.name(holder)}, {key!r})")
+    else:
+        text.add(f"{text.name(holder)}.{key} is {text.name(value)}")
+
+
+def _cell(text: _Text, holder: Any, key: str, value: Any) -> None:
+    cell = holder.__closure__[holder.__code__.co_freevars.index(key)]
+    if value is not MISSING:
+        text.add(f"{text.name(cell)}.cell_contents is {text.name(value)}")
+
+
+def _type(text: _Text, holder: Any, key: None, value: type) -> None:
+    if not isinstance(holder, type) and type(holder).__flags__ & _HEAP_TYPE:  # of others it cannot change
+        text.add(f"type({text.name(holder)}) is {text.name(type(holder))}")
+
+
+_HEAP_TYPE = 1 << 9
+
+
+def _content(text: _Text, holder: Any, key: None, value: Any) -> None:
+    if isinstance(holder, (tuple, frozenset)):
+        return
+    if not holder and isinstance(holder, CONTAINERS):
+        text.add(f"not {text.name(holder)}")
+    elif isinstance(value, int):
+        text.add(f"len({text.name(holder)}) == {value}")
+    elif isinstance(holder, dict):
+        text.add(f"tuple({text.name(holder)}) == {text.name(value)}")
+    else:
+        text.add(f"{text.name(content)}({text.name(holder)}) == {text.name(value)}")
+
+
+def _probe(text: _Text, holder: Any, key: Callable[[Any], Any], value: Any) -> None:
+    if key is code_of:
+        text.add(f"{text.name(vars(holder))} == {text.name(dict(vars(holder)))}")
+        return
+    text.add(f"{text.name(key)}({text.name(holder)}) == {text.name(value)}")
+
+
+def _inside(text: _Text, holder: Any, key: Callable[[Any], Any], value: Any) -> None:
+    text.add(f"{text.name(key)}({text.name(holder)}) is {text.name(value)}")
+
+
+_TERMS: Mapping[str, Callable[[_Text, Any, Any, Any], None]] = {
+    "part": lambda text, holder, key, value: None,
+    "parameter": _tensor_entry("parameter"),
+    "buffer": _tensor_entry("buffer"),
+    "attribute": _attribute,
+    "slot": _slot,
+    "type": _type,
+    "class": _class,
+    "absent": _absent,
+    "item": _item,
+    "hooks": _hooks,
+    "global": _global,
+    "cell": _cell,
+    "content": _content,
+    "probe": _probe,
+    "inside": _inside,
+}
