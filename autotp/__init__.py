@@ -1,33 +1,40 @@
-"""autotp: tensor parallelism for unmodified PyTorch models, inferred, proved and shown."""
+"""autotp: tensor parallelism for unmodified PyTorch models, inferred, proved and shown.
+
+A name is imported when it is first asked for, because torch takes seconds: `import autotp` alone imports neither.
+"""
 
 from typing import TYPE_CHECKING, Any
 
-from .api import diff, parallelize, plan
-from .checkpoint.full import full_gradients, full_state_dict
-from .checkpoint.load import Loaded, loading
-from .checkpoint.training import TrainingState
 from .errors import (
     AutotpError,
     CheckpointError,
     PlacementError,
     PlanError,
+    RankError,
+    RankLostError,
     RuleError,
     TraceError,
     UnsoundPlanError,
     UsageError,
     VerificationError,
 )
-from .huggingface.saving import save_pretrained
-from .planner.plan import Plan
-from .report.diff import GraphDiff
-from .session.initial import initialize
-from .session.shards import merge, shard
-from .session.study import Study
-from .session.weights import from_pretrained
-from .verify import Report, verify
+from .outside.lazy import found
+from .verify import verify
 
 if TYPE_CHECKING:
-    from .huggingface.trainer import ParallelTrainer as ParallelTrainer
+    from .api import diff, parallelize, plan
+    from .checkpoint.full import full_gradients, full_state_dict
+    from .checkpoint.load import Loaded, loading
+    from .checkpoint.training import TrainingState
+    from .huggingface.saving import save_pretrained
+    from .huggingface.trainer import ParallelTrainer as ParallelTrainer  # not in __all__: it needs accelerate
+    from .planner.plan import Plan
+    from .report.diff import GraphDiff
+    from .session.initial import initialize
+    from .session.shards import merge, shard
+    from .session.study import Study
+    from .session.weights import from_pretrained
+    from .verify import Report
 
 __version__ = "0.1.0"
 
@@ -39,6 +46,8 @@ __all__ = [
     "PlacementError",
     "Plan",
     "PlanError",
+    "RankError",
+    "RankLostError",
     "Report",
     "RuleError",
     "Study",
@@ -61,11 +70,33 @@ __all__ = [
     "verify",
 ]
 
+# The module of each name that is imported late; as the imports for type checkers above say.
+HOMES = {
+    "GraphDiff": ".report.diff",
+    "Loaded": ".checkpoint.load",
+    "ParallelTrainer": ".huggingface.trainer",
+    "Plan": ".planner.plan",
+    "Report": ".verify",
+    "Study": ".session.study",
+    "TrainingState": ".checkpoint.training",
+    "diff": ".api",
+    "from_pretrained": ".session.weights",
+    "full_gradients": ".checkpoint.full",
+    "full_state_dict": ".checkpoint.full",
+    "initialize": ".session.initial",
+    "loading": ".checkpoint.load",
+    "merge": ".session.shards",
+    "parallelize": ".api",
+    "plan": ".api",
+    "save_pretrained": ".huggingface.saving",
+    "shard": ".session.shards",
+}
 
-def __getattr__(name: str) -> Any:
-    """`ParallelTrainer` is imported when it is asked for: it needs accelerate."""
-    if name == "ParallelTrainer":
-        from .huggingface.trainer import ParallelTrainer
+if not TYPE_CHECKING:
 
-        return ParallelTrainer
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        return found(globals(), HOMES, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *HOMES})

@@ -64,8 +64,19 @@ def in_one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` for the known word closest to `word`, or the known words when none is close."""
+MOST_LISTED = 40
+
+
+def nearest(word: str, known: Iterable[str], most: int = 1) -> str:
+    """`; did you mean 'x'?` with at most so many known words that are close to `word`, or begin as it does where several are
+    asked for; where none is, the known words, unless those are too many to read."""
     options = sorted(known)
-    close = difflib.get_close_matches(word, options, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(options)}"
+    close = difflib.get_close_matches(word, options, n=most)
+    if most > 1:
+        close += [name for name in options if name and (word.startswith(name) or (word and name.startswith(word)))]
+    close = [repr(name) for name in dict.fromkeys(close)][:most]
+    if close:
+        return f"; did you mean {' or '.join(filter(None, (', '.join(close[:-1]), close[-1])))}?"
+    if len(options) > MOST_LISTED:
+        return f"; none of the {len(options)} that are known is like it"
+    return f"; known: {', '.join(options)}"

@@ -11,8 +11,7 @@ from typing import Any, TypeAlias
 import torch
 
 from ..errors import RuleError
-from ..outside.data import parse_toml
-from ..outside.schema import conform
+from ..outside.rule_files import RULES, read_rules
 from .call import Call, is_tensor
 from .facts import Fact
 from .function import FunctionRule, parse_function
@@ -20,10 +19,6 @@ from .rule_schema import operator_schema
 from .signature import Signature, parse_signature
 
 Rule: TypeAlias = Callable[[Call], Fact]
-
-RULES = next(
-    folder for folder in (Path(__file__).parents[1] / "rules", Path(__file__).parents[2] / "rules") if folder.is_dir()
-)
 
 
 @dataclass(frozen=True)
@@ -139,13 +134,6 @@ def rule_for(call: Call, rules: Mapping[str, Rule]) -> Rule:
     if isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags:
         return SINGULAR
     return unruled
-
-
-def read_rules(path: Path, schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A rule file as data that its schema allows. Raises RuleError naming the file, the entry and what is expected."""
-    data = parse_toml(path, RuleError, "see docs/rules.md for the format")
-    conform(data, schema, str(path), RuleError)
-    return data
 
 
 def _is_for(rule: Signature, call: Call) -> bool:

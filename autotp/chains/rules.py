@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..axes.rules import RULES, read_rules
 from ..errors import RuleError, nearest
 from ..outside.data import brief
+from ..outside.rule_files import RULES, read_rules
 
 OUTPUT = "output"
 

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
 from ..errors import UsageError
-from ..planner.advise import SERVE, TRAIN, advise
-from ..planner.estimate import Estimate
-from ..planner.plan import Plan
-from ..report import make_console
-from ..report.advice import advice_data, advice_text
-from ..session.study import Study
+from ..huggingface.names import check_named
+from ..planner.cost import hardware as node
+from ..session.arguments import rule_folders
 from .options import (
     MODEL_HELP,
     batch_option,
     hardware_option,
+    importing,
     json_option,
     model_argument,
     rules_option,
     tokens_option,
-    working,
 )
+
+TRAIN, SERVE = "train", "serve"
 
 
 @click.command("advise", epilog=MODEL_HELP)
@@ -52,15 +50,8 @@ def advise_command(
         raise UsageError(f"--tokens must be at least 1, not {tokens}")
     if batch < 1 or tokens % batch:
         raise UsageError(f"{tokens} tokens cannot be {batch} sequences of equal length")
-    with working(f"planning {model} for every size of {hardware}"):
-        study = Study(model, hardware=hardware, tokens=tokens // batch, rules=rules)
-
-        def made(tp: int, sequences: int) -> tuple[Plan, Estimate]:
-            plan = study.plan(tp)
-            return plan, study.estimate_of(plan, sequences, tokens // batch)
-
-        advice = advise(made, study.machine, purpose, tokens, batch)
-    if as_json:
-        click.echo(json.dumps(advice_data(advice), indent=2, ensure_ascii=False))
-    else:
-        make_console().print(advice_text(advice))
+    check_named(model)
+    node(hardware, rule_folders(rules))
+    with importing():
+        from .work.advise import print_advice
+    print_advice(model, hardware, tokens, batch, purpose, rules, as_json)

@@ -8,14 +8,12 @@ from typing import Any
 
 import click
 
-from .. import api
 from ..errors import UsageError
-from ..report import make_console, paragraphs
-from ..report.against import bytes_a_token
-from ..report.diff import GraphDiff, compare_plans, plans_text
-from ..report.diff.text import CONTEXT
-from ..session.study import Study
-from .options import MODEL_HELP, Sizes, json_option, read_plan, rules_option, working
+from ..huggingface.names import check_named
+from ..session.arguments import check_size, rule_folders
+from .options import MODEL_HELP, Sizes, importing, json_option, read_plan, rules_option
+
+CONTEXT = 1
 
 
 def _file(flag: str, words: str) -> Callable[[Any], Any]:
@@ -65,72 +63,50 @@ def diff_command(
       autotp diff phi3 --tp 4 --against tp_plan
       autotp diff plan_a.json plan_b.json
     """
+    if other is None:
+        check_named(source)
     if against is not None:
         if other is not None or compare or unit or html or dot or svg or tp is None:
             raise UsageError(
                 "--against compares two ways to cut one model: give MODEL and --tp N, and only --plan or --json besides"
             )
-        show_against(source, tp, against, plan_file, rules, as_json)
+        check_size(tp)
+        given = read_plan(plan_file, "--plan") if plan_file is not None else None
+        with importing():
+            from .work.diff import show_against
+        show_against(source, tp, against, given, rule_folders(rules), as_json)
         return
     if other is not None:
         if tp is not None or compare or plan_file or unit or html or dot or svg:
             raise UsageError("two plans are compared as they are: give PLAN_A and PLAN_B, and --json if you want JSON")
-        show_plans(Path(source), other, as_json)
+        first, second = read_plan(Path(source), "PLAN_A"), read_plan(other, "PLAN_B")
+        with importing():
+            from .work.diff import show_plans
+        show_plans(first, second, plan_names(Path(source), other), as_json)
         return
     sizes = ((tp,) if tp is not None else ()) + compare
     if not sizes:
         raise UsageError("give the number of ranks, as in --tp 4, or a second plan to compare the first one with")
     if context < 0:
         raise UsageError(f"--context must be at least 0, not {context}")
+    for size in sizes:
+        check_size(size)
     plan = read_plan(plan_file, "--plan") if plan_file is not None else None
-    with working(f"comparing {source} with its parallel form"):
-        found = api.diff(source, sizes[0], compare=sizes[1:], plan=plan, rules=rules)
-    found = found.only(unit) if unit is not None else found
-    for path, flag, make in ((html, "--html", found.page), (dot, "--dot", found.dot), (svg, "--svg", found.svg)):
-        if path is not None:
-            write(path, flag, make())
-    if as_json:
-        click.echo(found.json(), nl=False)
-    elif not (html or dot or svg):
-        show(found, context, full)
+    with importing():
+        from .work.diff import show_diff
+    show_diff(
+        source,
+        sizes,
+        plan,
+        rule_folders(rules),
+        unit=unit,
+        files=(("--html", html), ("--dot", dot), ("--svg", svg)),
+        as_json=as_json,
+        context=context,
+        full=full,
+    )
 
 
-def show_against(
-    source: str, tp: int, against: str, plan_file: Path | None, rules: tuple[Path, ...], as_json: bool
-) -> None:
-    """Print what transformers does otherwise, or would where it has no plan."""
-    with working(f"comparing {source} with {against}"):
-        study = Study(source, rules=rules)
-        plan = study.read(read_plan(plan_file, "--plan")) if plan_file is not None else study.plan(tp)
-        other, name = study.against(plan, against)
-    difference = compare_plans(plan, other)
-    if as_json:
-        click.echo(difference.to_json(), nl=False)
-        return
-    if name == "layer by layer":
-        click.echo(f"transformers has no plan for {source}: compared with its styles for the same layers", err=True)
-    make_console().print(paragraphs((bytes_a_token(plan, other, name), plans_text(difference, ("autotp", name)))))
-
-
-def show(found: GraphDiff, context: int, full: bool) -> None:
-    """Print the difference."""
-    make_console().print(found.renderable(context, full))
-
-
-def show_plans(first: Path, second: Path, as_json: bool) -> None:
-    """Print the difference between two plans."""
-    difference = compare_plans(read_plan(first, "PLAN_A"), read_plan(second, "PLAN_B"))
-    if as_json:
-        click.echo(difference.to_json(), nl=False)
-        return
-    names = (first.name, second.name) if first.name != second.name else (str(first), str(second))
-    make_console().print(plans_text(difference, names))
-
-
-def write(path: Path, flag: str, text: str) -> None:
-    """Write a file, and say so. Raises UsageError if that is impossible."""
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {flag} {path}: {error.strerror}") from error
-    click.echo(f"wrote {path}, {len(text.encode()) / 1024:,.0f} KiB", err=True)
+def plan_names(first: Path, second: Path) -> tuple[str, str]:
+    """What to call two files: by their names, unless those are equal."""
+    return (first.name, second.name) if first.name != second.name else (str(first), str(second))

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
 from ..errors import UsageError
-from ..planner.settings import parse_setting
-from ..report.export import SYSTEMS
-from ..session.study import Study
-from .options import MODEL_HELP, model_argument, read_plan, rules_option, working
+from ..huggingface.names import check_named
+from ..session.arguments import check_size, parse_setting, rule_folders
+from .options import MODEL_HELP, importing, model_argument, read_plan, rules_option, settings_option
+
+SYSTEMS = ("tp_plan", "torch", "deepspeed")
 
 
 @click.command("export", epilog=MODEL_HELP)
 @model_argument
 @click.option("--tp", type=int, metavar="N", help="Number of tensor-parallel ranks.")
-@click.option("--to", "system", type=click.Choice(list(SYSTEMS)), required=True, help="The system to write for.")
+@click.option("--to", "system", type=click.Choice(SYSTEMS), required=True, help="The system to write for.")
 @click.option(
     "--plan", "plan_file", type=click.Path(path_type=Path), metavar="FILE", help="The plan; the best one unless given."
 )
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="PATTERN=replicate|RULE",
-    help="Leave a part whole, or let one chain rule alone cut it; may be repeated.",
-)
+@settings_option
 @rules_option
 def export_command(
     model: str, tp: int | None, system: str, plan_file: Path | None, settings: tuple[str, ...], rules: tuple[Path, ...]
@@ -48,8 +42,10 @@ def export_command(
     if (tp is None) == (plan_file is None):
         raise UsageError("give either --tp N or --plan FILE, as in --tp 4")
     given = read_plan(plan_file, "--plan") if plan_file is not None else None
-    with working(f"planning {model}"):
-        study = Study(model, rules=rules, settings=dict(map(parse_setting, settings)))
-        plan = given if given is not None else study.plan(tp or 0)
-        data = study.export(plan, system)
-    click.echo(json.dumps(data, indent=2, ensure_ascii=False))
+    check_named(model)
+    wanted, folders = dict(map(parse_setting, settings)), rule_folders(rules)
+    if tp is not None:
+        check_size(tp)
+    with importing():
+        from .work.export import print_export
+    print_export(model, tp, given, system, wanted, folders)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any, NoReturn
 
 import click
 
 from .. import __version__
 from ..errors import AutotpError, RankError
-from ..huggingface.pretrained import quiet
-from ..runtime.launch import RankTraceback
 from .advise import advise_command
 from .completion import completion_command
 from .demo import demo_command
@@ -38,6 +35,10 @@ class Group(click.Group):
             click.echo("\nautotp: interrupted", err=True)
             ctx.exit(INTERRUPTED)
         except Exception as error:
+            if error.__cause__ is None:
+                raise
+            from ..runtime.launch import RankTraceback
+
             cause = error.__cause__
             if not isinstance(cause, RankTraceback):
                 raise
@@ -53,8 +54,7 @@ def fail(context: click.Context, message: str, exit_code: int) -> NoReturn:
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="autotp")
-@click.pass_context
-def main(context: click.Context) -> None:
+def main() -> None:
     """Tensor parallelism for unmodified PyTorch models: inferred, proved and shown.
 
     \b
@@ -71,7 +71,6 @@ def main(context: click.Context) -> None:
       autotp demo                         real weights, two real ranks on this machine
       autotp shard ./checkpoint out --tp 8 one folder a rank; autotp merge undoes it
     """
-    context.with_resource(quiet(logging.ERROR))
 
 
 main.add_command(plan_command)

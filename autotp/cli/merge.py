@@ -6,9 +6,7 @@ from pathlib import Path
 
 import click
 
-from ..report import byte_size, make_console
-from ..session.shards import merge
-from .options import overwrite_option
+from .options import importing, overwrite_option, working
 
 
 @click.command("merge")
@@ -23,7 +21,11 @@ def merge_command(folder: Path, out: Path, max_shard_size: str, overwrite: bool)
     Example:
       autotp merge ./checkpoint-tp8 ./checkpoint
     """
-    merge(folder, out, max_shard_size=max_shard_size, overwrite=overwrite)
+    with importing():
+        from ..report import byte_size, make_console
+        from ..session.shards import merge
+    with working(f"merging {folder}"):
+        merge(folder, out, max_shard_size=max_shard_size, overwrite=overwrite)
     files = sorted(out.glob("*.safetensors"))
     size = byte_size(sum(file.stat().st_size for file in files))
     make_console().print(f"{out}: {len(files)} {'file' if len(files) == 1 else 'files'}, {size}")

@@ -1,7 +1,8 @@
-"""What commands share: the arguments that several take, and a sign of life for long work."""
+"""What commands share: the arguments that several take, and a sign of life for long work. Nothing here imports torch."""
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,11 +10,10 @@ from pathlib import Path
 
 import click
 from click.shell_completion import CompletionItem
-from rich.console import Console
 
 from ..errors import PlanError
-from ..huggingface.models import type_names
-from ..planner.cost import DEFAULT_HARDWARE, Workload, hardware_presets
+from ..huggingface.names import names_in_files
+from ..planner.cost import DEFAULT_HARDWARE, Workload, hardware_names
 from ..planner.plan import Plan
 
 MODEL_HELP = "MODEL is a folder, a config.json, a model id in the local cache, or a type such as llama or gpt2."
@@ -21,13 +21,13 @@ MODEL_HELP = "MODEL is a folder, a config.json, a model id in the local cache, o
 
 def complete_model(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """What a MODEL may begin with: known types, and files."""
-    kinds = [CompletionItem(kind) for kind in type_names() if kind.startswith(incomplete)]
+    kinds = [CompletionItem(kind) for kind in sorted(names_in_files()) if kind.startswith(incomplete)]
     return [*kinds, CompletionItem(incomplete, type="file")]
 
 
 def complete_hardware(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names of known nodes."""
-    return [CompletionItem(name) for name in hardware_presets() if name.startswith(incomplete)]
+    return [CompletionItem(name) for name in hardware_names() if name.startswith(incomplete)]
 
 
 model_argument = click.argument("model", shell_complete=complete_model)
@@ -41,6 +41,13 @@ rules_option = click.option(
     metavar="DIR",
     help="A folder with rules of your own; may be repeated.",
 )
+settings_option = click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="PATTERN=replicate|RULE",
+    help="Leave a part whole, or let one chain rule alone cut it; may be repeated.",
+)
 
 hardware_option = click.option(
     "--hardware",
@@ -48,7 +55,7 @@ hardware_option = click.option(
     show_default=True,
     metavar="NAME",
     shell_complete=complete_hardware,
-    help=f"The node to reckon with: {', '.join(hardware_presets())}.",
+    help=f"The node whose speeds count: {', '.join(hardware_names())}.",
 )
 tokens_option = click.option(
     "--tokens", default=Workload.tokens, show_default=True, metavar="T", help="Tokens of one step."
@@ -105,9 +112,21 @@ def no_color() -> click.Option:
 @contextmanager
 def working(what: str) -> Iterator[None]:
     """Say on standard error what goes on, if somebody is there to see it."""
+    from rich.console import Console
+
     console = Console(stderr=True)
     if not console.is_terminal:
         yield
         return
     with console.status(what):
+        yield
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Around the import of what does a command's work. From then on until the command ends, transformers is quiet."""
+    with working("importing torch and transformers"):
+        from ..huggingface.pretrained import quiet
+
+        click.get_current_context().with_resource(quiet(logging.ERROR))
         yield

@@ -2,40 +2,27 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from pathlib import Path
 
 import click
 
 from ..errors import UsageError
-from ..planner.plan import Plan
-from ..planner.settings import parse_setting
-from ..report import (
-    make_console,
-    paragraphs,
-    plan_estimate,
-    plan_left_whole,
-    plan_sizes,
-    plan_summary,
-    plan_tree,
-    plan_units,
-    why_data,
-    why_text,
-)
-from ..session.study import Study
+from ..huggingface.names import check_named
+from ..planner.cost import hardware as node
+from ..session.arguments import Wishes, check_size, parse_setting, rule_folders
 from .options import (
     MODEL_HELP,
     Sizes,
     batch_option,
     hardware_option,
+    importing,
     json_option,
     model_argument,
     read_plan,
     rules_option,
     sequence_option,
+    settings_option,
     tokens_option,
-    working,
 )
 
 
@@ -44,13 +31,7 @@ from .options import (
 @click.option("--tp", type=int, metavar="N", help="Number of tensor-parallel ranks.")
 @click.option("--compare", type=Sizes(), metavar="N,N", default=(), help="Only these numbers of ranks, side by side.")
 @click.option("--why", "parameter", metavar="PARAMETER", help="Only one parameter: its term, rule and alternatives.")
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="PATTERN=replicate|RULE",
-    help="Leave a part whole, or let one chain rule alone cut it; may be repeated.",
-)
+@settings_option
 @click.option(
     "--plan", "plan_file", type=click.Path(path_type=Path), metavar="FILE", help="Show this plan, edited or not."
 )
@@ -90,29 +71,32 @@ def plan_command(
       autotp plan gpt2 --tp 2 --json | jq '.units[].instances'
     """
     check(tp, compare, parameter, plan_file, tokens, out)
+    check_named(model)
     edited = read_plan(plan_file, "--plan") if plan_file is not None else None
     sizes = compare or ((tp if tp is not None else edited.tp if edited else 0),)
-    with working(f"planning {model} for {' and '.join(map(str, sizes))} ranks"):
-        wanted = dict(map(parse_setting, settings))
-        study = Study(
-            model,
-            hardware=hardware,
-            tokens=tokens,
-            rules=rules,
-            settings=wanted,
-            sequence_parallel=sequence_parallel,
-        )
-        plan = study.read(edited) if edited is not None else study.plan(sizes[0])
-    if out is not None:
-        save(plan, out)
-    if parameter is not None:
-        explain(study, plan, parameter, as_json)
-    elif compare:
-        side_by_side(study, compare, batch, as_json)
-    elif as_json:
-        click.echo(plan.to_json(), nl=False)
-    else:
-        show(study, plan, batch)
+    for size in sizes:
+        check_size(size)
+    wishes = Wishes(
+        hardware=hardware,
+        tokens=tokens,
+        rules=rule_folders(rules),
+        settings=dict(map(parse_setting, settings)),
+        sequence_parallel=sequence_parallel,
+    )
+    node(hardware, rule_folders(rules))
+    with importing():
+        from .work.plan import print_plan
+    print_plan(
+        model,
+        sizes,
+        wishes,
+        edited=edited,
+        side_by_side=bool(compare),
+        parameter=parameter,
+        batch=batch,
+        as_json=as_json,
+        out=out,
+    )
 
 
 def check(
@@ -130,38 +114,3 @@ def check(
         raise UsageError("give one of --tp N, --compare N,N and --plan FILE, as in --tp 4")
     if compare and (parameter is not None or out is not None):
         raise UsageError("--why and --out are about one plan: give --tp N instead of --compare")
-
-
-def show(study: Study, plan: Plan, batch: int) -> None:
-    """Print everything about one plan."""
-    with working("estimating memory and time"):
-        estimate = study.estimate(plan, batch)
-    tables = (*plan_estimate(estimate), plan_tree(plan), *plan_units(plan), plan_left_whole(plan))
-    make_console().print(paragraphs((plan_summary(plan), *tables)))
-
-
-def explain(study: Study, plan: Plan, parameter: str, as_json: bool) -> None:
-    """Print why one parameter is placed as it is."""
-    found = study.why(plan, parameter)
-    if as_json:
-        click.echo(json.dumps(why_data(found), indent=2, ensure_ascii=False))
-    else:
-        make_console().print(why_text(found))
-
-
-def side_by_side(study: Study, sizes: tuple[int, ...], batch: int, as_json: bool) -> None:
-    """Print several sizes beside each other."""
-    with working("estimating memory and time"):
-        pairs = [(plan, study.estimate(plan, batch)) for plan in map(study.plan, dict.fromkeys(sizes))]
-    if as_json:
-        click.echo(json.dumps([dataclasses.asdict(estimate) for _, estimate in pairs], indent=2, ensure_ascii=False))
-    else:
-        make_console().print(plan_sizes(pairs))
-
-
-def save(plan: Plan, path: Path) -> None:
-    """Write a plan to a file. Raises UsageError if that is impossible."""
-    try:
-        plan.save(path)
-    except OSError as error:
-        raise UsageError(f"cannot write --out {path}: {error.strerror}") from error

@@ -7,10 +7,8 @@ from pathlib import Path
 import click
 
 from ..planner.plan import Plan
-from ..report import byte_size, make_console
 from ..session.arguments import check_size
-from ..session.shards import shard
-from .options import overwrite_option, read_plan, tp_option
+from .options import importing, overwrite_option, read_plan, tp_option, working
 
 
 @click.command("shard", epilog="MODEL is the folder of a checkpoint, or a model id in the local cache.")
@@ -34,6 +32,10 @@ def shard_command(model: str, out: Path, tp: int, plan_file: Path | None, overwr
     """
     check_size(tp)
     plan: Plan | None = None if plan_file is None else read_plan(plan_file, "--plan")
-    shard(model, out, tp, plan=plan, overwrite=overwrite)
+    with importing():
+        from ..report import byte_size, make_console
+        from ..session.shards import shard
+    with working(f"cutting {model} for {tp} ranks"):
+        shard(model, out, tp, plan=plan, overwrite=overwrite)
     sizes = [sum(file.stat().st_size for file in folder.iterdir()) for folder in sorted(out.glob(f"rank-*-of-{tp}"))]
     make_console().print(f"{out}: {tp} ranks, {byte_size(max(sizes))} each")

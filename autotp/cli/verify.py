@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
-from typing import Any
 
 import click
-from torch import nn
 
 from ..errors import UsageError
-from ..huggingface import models
-from ..huggingface.tiny import names_a_type, tiny_config
-from ..report import make_console, number, verification
-from ..verify import verify
+from ..huggingface.names import check_named, names_a_type
+from ..session.arguments import rule_folders
+from ..verify import check_simulated
 from .options import (
     MODEL_HELP,
+    importing,
     json_option,
     model_argument,
     read_plan,
     rules_option,
     sequence_option,
     tp_option,
-    working,
 )
-
-LARGEST = 300_000_000  # parameters; simulated ranks hold several float64 copies of them
 
 
 @click.command("verify", epilog=MODEL_HELP)
@@ -69,38 +63,13 @@ def verify_command(
     if tiny and plan_file is not None:
         raise UsageError("give --tiny or --plan, not both: a plan fits one model, and the small one is another")
     plan = read_plan(plan_file, "--plan") if plan_file is not None else None
+    check_named(model)
     if plan is None and not tiny and names_a_type(model):
         click.echo(f"{model} is a type, not a checkpoint: verifying a small model of it", err=True)
         tiny = True
-    with working(f"verifying {model} on {tp} simulated ranks"):
-        report = verify(module_of(model, tiny), tp, plan=plan, sequence_parallel=sequence_parallel, rules=rules)
-    if as_json:
-        click.echo(report.to_json(), nl=False)
-    else:
-        make_console().print(verification(report))
-    if not report.ok:
+    check_simulated(tp)
+    folders = rule_folders(rules)
+    with importing():
+        from .work.verify import verified
+    if not verified(model, tp, tiny, plan, sequence_parallel, folders, as_json):
         context.exit(1)
-
-
-def module_of(source: str, tiny: bool) -> nn.Module:
-    """The model to verify, without weights. Raises UsageError for one too large to simulate."""
-    config = models.config_of(source)
-    model = small_model(config) if tiny else models.build_model(config)
-    size = sum(parameter.numel() for parameter in model.parameters())
-    if size > LARGEST:
-        raise UsageError(
-            f"{source} has {number(size)} parameters, too many to simulate; "
-            "add --tiny to verify a small model of the same kind"
-        )
-    return model
-
-
-def small_model(config: Any) -> nn.Module:
-    """A small model of the same kind. Raises UsageError for a kind whose sizes depend on each other in its own way."""
-    try:
-        return models.build_model(tiny_config(config))
-    except Exception as error:
-        raise UsageError(
-            f"cannot make a small model of type {config.model_type} ({textwrap.shorten(str(error), 150)}); "
-            "write a small config.json and verify that"
-        ) from error

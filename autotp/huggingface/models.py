@@ -20,6 +20,7 @@ from ..errors import AutotpError, UsageError, in_one_line, nearest
 from ..outside.data import brief, parse_json, read_text
 from . import attention as attention  # its table is known from here on
 from . import experts as experts  # and this one
+from .names import MOST_NAMED, unknown_type
 
 VERSION: str = transformers.__version__
 
@@ -62,7 +63,7 @@ def config_of(source: str | Path) -> PretrainedConfig:
             return AutoConfig.from_pretrained(name, trust_remote_code=False)
         except (OSError, ValueError) as error:
             raise UsageError(f"{name!r} is no folder, and no model of that id can be read: {error}") from error
-    raise UsageError(f"{name!r} is no folder, no config.json and no model type{nearest(name, CONFIG_MAPPING.keys())}")
+    raise unknown_type(name, frozenset(CONFIG_MAPPING))
 
 
 def _config_from_file(path: Path) -> PretrainedConfig:
@@ -71,7 +72,7 @@ def _config_from_file(path: Path) -> PretrainedConfig:
         raise UsageError(f"{path} is {brief(data)}; expected an object with the settings of a model")
     kind = data.get("model_type")
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
-        raise UsageError(f"{path} has the model_type {brief(kind)}{nearest(str(kind), CONFIG_MAPPING.keys())}")
+        raise UsageError(f"{path} has the model_type {brief(kind)}{nearest(str(kind), CONFIG_MAPPING, MOST_NAMED)}")
     try:
         return CONFIG_MAPPING[kind].from_dict(data)
     except Exception as error:  # whatever transformers says to the settings

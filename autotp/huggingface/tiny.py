@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from transformers import PretrainedConfig
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 HIDDEN, INNER, LAYERS, HEADS, VOCABULARY, POSITIONS = 64, 128, 2, 8, 256, 128
 
@@ -58,11 +56,6 @@ _MISSING: Mapping[str, int] = {
 _COMPUTED = frozenset("stage_names out_features out_indices _out_features _out_indices".split())
 _KV_HEADS = ("num_key_value_heads", "num_kv_heads")
 _PATCHES = 3  # an image's side, in patches
-
-
-def names_a_type(source: str) -> bool:
-    """Returns if a source is a model type such as `gpt2`, and no file or folder of that name."""
-    return source in CONFIG_MAPPING and not Path(source).exists()
 
 
 def tiny_config(config: PretrainedConfig) -> PretrainedConfig:

@@ -1,13 +1,10 @@
-"""Comparing data with a JSON Schema."""
+"""Comparing data with a JSON Schema. jsonschema is imported by the first comparison: a command's help needs none."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
 from typing import Any
-
-from jsonschema import Draft202012Validator, validators
-from jsonschema.exceptions import best_match
 
 from ..errors import AutotpError, nearest
 from .data import brief
@@ -16,6 +13,8 @@ from .data import brief
 @functools.cache
 def _validator() -> Any:
     """The newest draft of JSON Schema, to which 1.0 is no whole number, as it is none to Python."""
+    from jsonschema import Draft202012Validator, validators
+
     whole = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
     return validators.extend(Draft202012Validator, type_checker=whole)
 
@@ -23,6 +22,8 @@ def _validator() -> Any:
 def conform(data: Any, schema: Mapping[str, Any], what: str, error: type[AutotpError]) -> None:
     """Raises the error for data that a JSON Schema does not allow: which entry, what it is, and what is expected, which the
     schema's own `description` says where it has one."""
+    from jsonschema.exceptions import best_match
+
     found = best_match(_validator()(schema).iter_errors(data))
     if found is None:
         return

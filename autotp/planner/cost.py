@@ -8,18 +8,13 @@ steps and sends 2B (Sanders, Speck and Träff, 2009). docs/cost.md has the whole
 from __future__ import annotations
 
 import functools
-import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import sympy
-import torch
-
-from ..axes.rules import RULES, read_rules
 from ..errors import UsageError, nearest
+from ..outside.rule_files import RULES, read_rules, rule_tables
 
 RING = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0}
 
@@ -81,10 +76,19 @@ SCHEMA = {"type": "object", "additionalProperties": _NODE, "description": "table
 def hardware_presets(folders: tuple[Path, ...] = ()) -> Mapping[str, Hardware]:
     """All nodes of `rules/hardware/*.toml`. Raises RuleError naming file, entry and what is expected."""
     presets: dict[str, Hardware] = {}
-    for folder in (RULES, *folders):
-        for path in sorted((folder / "hardware").glob("*.toml")):
-            presets.update({name: Hardware(name, **entry) for name, entry in read_rules(path, SCHEMA).items()})
+    for path in _files((RULES, *folders)):
+        presets.update({name: Hardware(name, **entry) for name, entry in read_rules(path, SCHEMA).items()})
     return presets
+
+
+def hardware_names() -> list[str]:
+    """The names of the nodes that come with autotp, their entries unread."""
+    return [name for path in _files((RULES,)) for name in rule_tables(path)]
+
+
+def _files(folders: tuple[Path, ...]) -> Iterator[Path]:
+    for folder in folders:
+        yield from sorted((folder / "hardware").glob("*.toml"))
 
 
 def hardware(name: str, folders: tuple[Path, ...] = ()) -> Hardware:
@@ -101,52 +105,3 @@ class Workload:
 
     tokens: int = 4096
     element_bytes: int = 2
-
-
-class Sizing:
-    """Numbers of elements as formulas in the sizes of a unit's inputs: `b` (batch, the first dim), `s` (sequence, the
-    second), further letters for further dims. Streams that are stacked before the batch do not count."""
-
-    LETTERS = "bsnmkl"
-
-    def __init__(self, graph: torch.fx.Graph, workload: Workload) -> None:
-        self.workload = workload
-        self.letters: dict[Any, sympy.Symbol] = {}
-        values = [node.meta.get("val") for node in graph.nodes]
-        for value in (value for value in values if isinstance(value, torch.Tensor)):
-            stacked = itertools.takewhile(lambda size: isinstance(size, int) and size > 1, value.shape)
-            for dim, size in enumerate(value.shape[len(list(stacked)) :]):
-                symbols: set[Any] = set() if isinstance(size, int) else size.node.expr.free_symbols
-                for symbol in sorted(symbols, key=str):
-                    letter = self.LETTERS[min(dim, len(self.LETTERS) - 1)]
-                    self.letters.setdefault(symbol, sympy.Symbol(letter, positive=True, integer=True))
-        self.packed = self._is_packed(graph)
-
-    def _is_packed(self, graph: torch.fx.Graph) -> bool:
-        """Returns if the inputs have all sequences in one row, as patches of images are, so that `b` counts tokens."""
-        inputs = [node.meta.get("val") for node in graph.nodes if node.op == "placeholder"]
-        tensors = [value for value in inputs if isinstance(value, torch.Tensor) and value.dim()]
-        rows = [value.dim() for value in tensors if not isinstance(value.shape[0], int)]
-        second = any(letter.name != "b" for letter in self.letters.values())
-        return bool(rows) and max(rows) <= 2 and not second
-
-    def elements(self, value: torch.Tensor) -> sympy.Expr:
-        """Number of elements of a traced value as a formula. A complex number is two."""
-        return sympy.expand(sympy.Mul(2 if value.is_complex() else 1, *map(self.expression, value.shape)))
-
-    def expression(self, size: int | torch.SymInt) -> sympy.Expr:
-        """One size as a number or a formula."""
-        return sympy.Integer(size) if isinstance(size, int) else size.node.expr.xreplace(self.letters)
-
-    def number(self, elements: sympy.Expr) -> float:
-        """The formula at the workload: one sequence of its tokens."""
-        tokens = self.workload.tokens
-        one = {symbol: 1 if symbol.name == "b" and not self.packed else tokens for symbol in elements.free_symbols}
-        try:
-            return float(elements.xreplace(one))
-        except ZeroDivisionError:  # frames of several clips in one batch, of which one sequence has none
-            return float(elements.xreplace(dict.fromkeys(elements.free_symbols, tokens)))
-
-
-def ceil_div(number: int, parts: int) -> int:
-    return math.ceil(number / parts)

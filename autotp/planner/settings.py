@@ -18,17 +18,6 @@ from .survey import Survey
 REPLICATE = "replicate"
 
 
-def parse_setting(text: str) -> tuple[str, str]:
-    """`PATTERN=replicate` or `PATTERN=RULE` as its two parts. Raises UsageError for anything else."""
-    pattern, equals, value = text.partition("=")
-    if not equals or not pattern or not value:
-        raise UsageError(
-            f"{text!r} is no setting; write PATTERN=replicate, as in 'model.layers.*.mlp=replicate', or the name of a chain "
-            "rule in its place"
-        )
-    return pattern, value
-
-
 def apply_settings(model: nn.Module, found: Survey, settings: Mapping[str, str]) -> Survey:
     """The survey without the chains that settings forbid. Units of one structure that are set differently part ways.
 

@@ -16,7 +16,8 @@ from ..placement.calls import Together, scatter_kind
 from ..placement.place import Placement
 from ..placement.state import Flow
 from ..placement.typed import factors_in
-from .cost import Hardware, Sizing, Workload, wire_bytes
+from .cost import Hardware, Workload, wire_bytes
+from .sizing import Sizing
 
 
 @dataclass(frozen=True)

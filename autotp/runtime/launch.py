@@ -40,6 +40,8 @@ T = TypeVar("T")
 HOST = "127.0.0.1"
 LOCAL = "autotp-local"  # a rendezvous of this host's processes only
 POLL_S = 0.05
+# What ranks are forked with: the modules that import nearly everything, torch and transformers with it.
+PRELOADED = ["autotp.api", "autotp.session.weights"]
 # What torch's agent puts into a rank's environment; the rest of it is the launching process's.
 SET_BY_AGENT = re.compile(
     r"(\w+_)?(RANK|WORLD_SIZE|ROLE_NAME)|(MASTER|TORCHELASTIC)_\w+|TORCH_\w+_ASYNC_ERROR_HANDLING"
@@ -160,7 +162,7 @@ def _launch(size: int, job: _Job) -> dict[int, bytes]:
     )
     if LOCAL not in rendezvous_handler_registry._registry:
         rendezvous_handler_registry.register(LOCAL, _local_handler)
-    multiprocessing.set_forkserver_preload([__name__.partition(".")[0]])
+    multiprocessing.set_forkserver_preload(PRELOADED)
     with _quiet():
         return launch_agent(config, _rank_main, [job])
 

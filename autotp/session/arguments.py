@@ -8,6 +8,12 @@ from typing import Any, TypeAlias, TypedDict
 
 from ..errors import UsageError, nearest
 
+MOST_SIMULATED = 64
+MSG_TOO_MANY = (
+    "verify runs all {tp} ranks in this process, and at most {most}; verify at a smaller tp that divides it, or run real"
+    " ranks"
+)
+
 # What a user may name as a model: a module, a transformers configuration, a folder, a config.json or a type name.
 Source: TypeAlias = Any
 
@@ -42,3 +48,21 @@ def rule_folders(rules: Sequence[str | Path]) -> tuple[Path, ...]:
         if not folder.is_dir():
             raise UsageError(f"the rules folder {folder} does not exist")
     return folders
+
+
+def parse_setting(text: str) -> tuple[str, str]:
+    """`PATTERN=replicate` or `PATTERN=RULE` as its two parts. Raises UsageError for anything else."""
+    pattern, equals, value = text.partition("=")
+    if not equals or not pattern or not value:
+        raise UsageError(
+            f"{text!r} is no setting; write PATTERN=replicate, as in 'model.layers.*.mlp=replicate', or the name of a chain "
+            "rule in its place"
+        )
+    return pattern, value
+
+
+def check_simulated(tp: object) -> None:
+    """Raises UsageError unless tp is a number of ranks that one process can simulate."""
+    check_size(tp)
+    if isinstance(tp, int) and tp > MOST_SIMULATED:
+        raise UsageError(MSG_TOO_MANY.format(tp=tp, most=MOST_SIMULATED))

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..axes.rules import RULES
 from ..dispatch.apply import check_plan
 from ..errors import PlanError
 from ..huggingface import models
+from ..outside.rule_files import RULES
 from ..planner.plan import Plan
 from ..planner.survey import fingerprint_of
 from .pipeline import Session

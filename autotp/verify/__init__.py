@@ -1,9 +1,16 @@
 """Comparing a model's parallel form with the dense one, on ranks simulated in one process."""
 
-from .float64 import Float64
-from .report import CallReport, Difference, Report
-from .run import run
-from .verifier import Verifier, check_simulated, planned_collectives, verify
+from typing import TYPE_CHECKING, Any
+
+from ..outside.lazy import found
+from ..session.arguments import check_simulated
+from .entry import verify
+
+if TYPE_CHECKING:
+    from .float64 import Float64
+    from .report import CallReport, Difference, Report
+    from .runs import run
+    from .verifier import Verifier, planned_collectives
 
 __all__ = [
     "CallReport",
@@ -16,3 +23,18 @@ __all__ = [
     "run",
     "verify",
 ]
+
+HOMES = {
+    "CallReport": ".report",
+    "Difference": ".report",
+    "Float64": ".float64",
+    "Report": ".report",
+    "Verifier": ".verifier",
+    "planned_collectives": ".verifier",
+    "run": ".runs",
+}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        return found(globals(), HOMES, name)

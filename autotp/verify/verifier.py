@@ -24,63 +24,14 @@ from ..runtime.logits import closed
 from ..runtime.ranks import Ranks
 from ..runtime.sequence import made_whole
 from ..runtime.simulate import simulate
-from ..session.arguments import Source, Wishes, check_size
+from ..session.arguments import Source, Wishes, check_simulated
 from ..session.pipeline import Session
 from .calls import Call, UnsuitableError, drawing_nothing, larger_call, real_call, three_calls
 from .float64 import Float64
 from .report import CallReport, Report, compare, worst_of
-from .run import Run, called, counted_units, wanting_gradients
+from .runs import Run, called, counted_units, wanting_gradients
 
-MOST_RANKS = 64
-MSG_TOO_MANY = (
-    "verify runs all {tp} ranks in this process, and at most {most}; verify at a smaller tp that divides it, or run real"
-    " ranks"
-)
 MSG_DENSE = "{kind} itself, not cut, fails on the inputs it is verified with ({error}); give others as example"
-
-
-def verify(
-    model: Source,
-    tp: int,
-    *,
-    plan: Plan | None = None,
-    example: Any = None,
-    seed: int = 0,
-    **wishes: Unpack[Wishes],
-) -> Report:
-    """Compare a model's parallel form with the dense one in float64: outputs, every gradient, collectives.
-
-    Both are called three times: in eval mode, with other inputs in training mode, and as the first time; so what a call leaves
-    for the next one shows, and buffers that calls change are compared too. Dropout drops nothing. Where the dense model fails in
-    the second call, or draws random numbers in training, that call is one that it can make; the report names it.
-
-    All ranks are simulated in this process, so it works without GPUs or a launcher, for up to 64 ranks. The model is copied, and
-    computes entirely in float64: grouped products, which have no such kernel, group by group, in the dense model too. A
-    difference is relative to the tensor's largest entry, or to the model's largest gradient where the true one vanishes
-    (as a key bias's does).
-
-    Args:
-        model: as for `autotp.plan`; without weights it gets random ones.
-        tp: number of ranks.
-        plan: the plan to verify; the best one unless given.
-        example: for a module not from transformers the arguments of one forward, on real tensors.
-        seed: of random weights, inputs and output weights.
-        wishes: as for `autotp.plan`; a given plan says them itself, but for the rules.
-
-    Raises:
-        UsageError: the dense model fails on the example inputs, or an argument is wrong.
-        PlanError: the plan is for another model or another number of ranks.
-    """
-    check_simulated(tp)
-    verifier = Verifier(model, seed=seed, example=example, **wishes)
-    return verifier.verify(tp, plan)
-
-
-def check_simulated(tp: object) -> None:
-    """Raises UsageError unless tp is a number of ranks that one process can simulate."""
-    check_size(tp)
-    if isinstance(tp, int) and tp > MOST_RANKS:
-        raise UsageError(MSG_TOO_MANY.format(tp=tp, most=MOST_RANKS))
 
 
 class _Float64Session(Session):

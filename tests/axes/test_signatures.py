@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from autotp.axes.infer import infer
-from autotp.axes.rules import CLASSES, RULES, operator_rules
+from autotp.axes.rules import CLASSES, operator_rules
 from autotp.axes.signature import Group, parse_signature
 from autotp.axes.term import Axis, axes_of
 from autotp.errors import RuleError
+from autotp.outside.rule_files import RULES
 from tests.axes.prover import capture, prove
 
 

@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 from transformers import GPT2Config, LlamaConfig
 
 from autotp.cli import main
-from autotp.cli import verify as verify_module
+from autotp.cli.work import verify as verify_module
 from autotp.planner.plan import Plan
 from autotp.verify import CallReport, Difference, Report
 
@@ -55,7 +55,7 @@ def test_plan_prints_nothing_but_json_and_reads_it_back(gpt2: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("plan", "gtp2", "--tp", 2), "'gtp2' is no folder, no config.json and no model type; did you mean 'gpt2'?"),
+        (("plan", "gtp2", "--tp", 2), "'gtp2' is no folder, no config.json and no model type; did you mean 'gpt2'"),
         (("plan", "gpt2", "--tp", 0), "tp must be a whole number of at least 1, not 0"),
         (("plan", "gpt2", "--tp", 2, "--tokens", 0), "--tokens must be at least 1, not 0"),
         (("plan", "gpt2", "--tp", 2, "--rules", "/nowhere"), "the rules folder /nowhere does not exist"),

@@ -6,8 +6,9 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from autotp.cli import demo, main
-from autotp.cli.encode import PRECISIONS, SENTENCES, Encoded
+from autotp.cli import main
+from autotp.cli.work import demo
+from autotp.cli.work.encode import PRECISIONS, SENTENCES, Encoded
 
 
 def test_the_demo_is_equal() -> None:

@@ -69,7 +69,7 @@ def test_two_plans(model: Path, tmp_path: Path) -> None:
         (("a.json", "b.json", "--tp", 2), "two plans are compared as they are"),
         (("a.json", "b.json"), "PLAN_A: cannot read a.json: No such file"),
         (("gpt2", "--tp", 2, "--plan", "no.json"), "--plan: cannot read no.json: No such file"),
-        (("gtp2", "--tp", 2), "did you mean 'gpt2'?"),
+        (("gtp2", "--tp", 2), "did you mean 'gpt2'"),
     ],
 )
 def test_an_error_is_one_line(arguments: tuple[object, ...], message: str) -> None:

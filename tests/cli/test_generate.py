@@ -16,7 +16,8 @@ import pytest
 from click.testing import CliRunner
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from autotp.cli import generate, main
+from autotp.cli import main
+from autotp.cli.work import generate
 from autotp.runtime.launch import RankTraceback
 from examples.train_tiny_lm import Learned, Recipe, train
 

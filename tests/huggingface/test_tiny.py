@@ -7,7 +7,8 @@ import torch
 from transformers import AutoConfig, LlamaConfig, Phi3Config, Qwen2VLTextConfig
 
 from autotp.huggingface.models import build_model, example_inputs
-from autotp.huggingface.tiny import names_a_type, tiny_config
+from autotp.huggingface.names import names_a_type
+from autotp.huggingface.tiny import tiny_config
 
 TYPES = """
     llama gpt2 bloom gpt_neox opt falcon qwen3 gemma2 phi3 bert vit mpt gptj gpt_neo deepseek_v2 cohere olmo2

@@ -22,11 +22,12 @@ from safetensors.torch import load, save_file
 from torch import nn
 
 import autotp
-from autotp.axes.rules import RULES, operator_rules
+from autotp.axes.rules import operator_rules
 from autotp.chains.rules import chain_rules
 from autotp.checkpoint.boxes import boxes
 from autotp.checkpoint.folder import INDEX, read_folder
 from autotp.checkpoint.lazy import Lazy, read
+from autotp.outside.rule_files import RULES
 from autotp.planner.cost import hardware_presets
 from autotp.planner.plan import Plan
 from autotp.runtime.slices import take

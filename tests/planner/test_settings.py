@@ -12,9 +12,9 @@ from autotp.planner.advise import SERVE, TRAIN, Advice, advise
 from autotp.planner.cost import Hardware
 from autotp.planner.estimate import Estimate
 from autotp.planner.plan import Plan
-from autotp.planner.settings import parse_setting
 from autotp.planner.spare import padded, shared
 from autotp.planner.why import Why
+from autotp.session.arguments import parse_setting
 from autotp.session.study import Study
 from autotp.verify import verify
 from tests.families import FAMILIES, LLAMA_LIKE, MIXTURES, Family

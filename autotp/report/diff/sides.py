@@ -14,8 +14,8 @@ from ...axes.term import axes_of
 from ...placement.sequence import SequenceCut
 from ...placement.state import Flow
 from ...placement.typed import is_parameter
-from ...planner.cost import Sizing
 from ...planner.plan import UnitPlan
+from ...planner.sizing import Sizing
 from ...planner.weigh import Collective
 from .data import CutAxis, LayerChange
 from .gradient import Held, gradient_parts

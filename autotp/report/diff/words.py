@@ -11,8 +11,8 @@ import torch
 from ...axes.facts import Fact
 from ...axes.layout import Cut, Cuts, layout_of, parts_of
 from ...axes.term import Axis, Sum, Term, axes_of, resolve
-from ...planner.cost import Sizing
 from ...planner.plan import ParameterPlan
+from ...planner.sizing import Sizing
 from .data import CutAxis, DimTerm
 
 

@@ -17,10 +17,10 @@ import transformers
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, TextStreamer
 from transformers.generation.streamers import BaseStreamer
 
-from ..errors import UsageError, in_one_line
-from ..huggingface.generation import cache_bytes
-from ..runtime.cut.origin import parts_only
-from ..session.weights import from_pretrained
+from ...errors import UsageError, in_one_line
+from ...huggingface.generation import cache_bytes
+from ...runtime.cut.origin import parts_only
+from ...session.weights import from_pretrained
 
 
 @dataclass(frozen=True)

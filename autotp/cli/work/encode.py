@@ -12,9 +12,9 @@ from torch import nn
 from torch.nn import functional
 from transformers import AutoModel, AutoTokenizer, BatchEncoding
 
-from ..api import parallelize
-from ..checkpoint.full import state_of
-from ..runtime.cut.origin import parts_only
+from ...api import parallelize
+from ...checkpoint.full import state_of
+from ...runtime.cut.origin import parts_only
 
 PRECISIONS = (torch.float32, torch.float64)
 SENTENCES = (

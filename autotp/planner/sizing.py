@@ -1,0 +1,56 @@
+"""Sizes of traced values as formulas in a unit's batch and sequence, and as numbers at a workload."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import sympy
+import torch
+
+from .cost import Workload
+
+
+class Sizing:
+    """Numbers of elements as formulas in the sizes of a unit's inputs: `b` (batch, the first dim), `s` (sequence, the
+    second), further letters for further dims. Streams that are stacked before the batch do not count."""
+
+    LETTERS = "bsnmkl"
+
+    def __init__(self, graph: torch.fx.Graph, workload: Workload) -> None:
+        self.workload = workload
+        self.letters: dict[Any, sympy.Symbol] = {}
+        values = [node.meta.get("val") for node in graph.nodes]
+        for value in (value for value in values if isinstance(value, torch.Tensor)):
+            stacked = itertools.takewhile(lambda size: isinstance(size, int) and size > 1, value.shape)
+            for dim, size in enumerate(value.shape[len(list(stacked)) :]):
+                symbols: set[Any] = set() if isinstance(size, int) else size.node.expr.free_symbols
+                for symbol in sorted(symbols, key=str):
+                    letter = self.LETTERS[min(dim, len(self.LETTERS) - 1)]
+                    self.letters.setdefault(symbol, sympy.Symbol(letter, positive=True, integer=True))
+        self.packed = self._is_packed(graph)
+
+    def _is_packed(self, graph: torch.fx.Graph) -> bool:
+        """Returns if the inputs have all sequences in one row, as patches of images are, so that `b` counts tokens."""
+        inputs = [node.meta.get("val") for node in graph.nodes if node.op == "placeholder"]
+        tensors = [value for value in inputs if isinstance(value, torch.Tensor) and value.dim()]
+        rows = [value.dim() for value in tensors if not isinstance(value.shape[0], int)]
+        second = any(letter.name != "b" for letter in self.letters.values())
+        return bool(rows) and max(rows) <= 2 and not second
+
+    def elements(self, value: torch.Tensor) -> sympy.Expr:
+        """Number of elements of a traced value as a formula. A complex number is two."""
+        return sympy.expand(sympy.Mul(2 if value.is_complex() else 1, *map(self.expression, value.shape)))
+
+    def expression(self, size: int | torch.SymInt) -> sympy.Expr:
+        """One size as a number or a formula."""
+        return sympy.Integer(size) if isinstance(size, int) else size.node.expr.xreplace(self.letters)
+
+    def number(self, elements: sympy.Expr) -> float:
+        """The formula at the workload: one sequence of its tokens."""
+        tokens = self.workload.tokens
+        one = {symbol: 1 if symbol.name == "b" and not self.packed else tokens for symbol in elements.free_symbols}
+        try:
+            return float(elements.xreplace(one))
+        except ZeroDivisionError:  # frames of several clips in one batch, of which one sequence has none
+            return float(elements.xreplace(dict.fromkeys(elements.free_symbols, tokens)))
