@@ -22,10 +22,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,demo]'
 	@touch $@
 
-lint: $(INSTALLED) ## ruff (rules and format) and mypy
+lint: $(INSTALLED) ## ruff (rules and format), and mypy of the package and of a project that uses it
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy autotp
+	$(BIN)/mypy --config-file tests/typed/mypy.ini --cache-dir .mypy_cache/user tests/typed/project.py
 
 test: lint ## lint, then all tests
 	$(BIN)/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder

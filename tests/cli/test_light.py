@@ -152,3 +152,10 @@ def test_what_is_imported_late_is_what_type_checkers_see(module: object) -> None
 
 def test_verify_is_the_function_also_after_its_folder_is_imported() -> None:
     assert callable(autotp.verify)
+
+
+@pytest.mark.parametrize("module", ["autotp", "autotp.cli"])
+def test_the_module_is_the_command(module: str) -> None:
+    command = [sys.executable, "-m", module, "--help"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said.startswith("Usage: autotp [OPTIONS] COMMAND")
