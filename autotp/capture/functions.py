@@ -24,6 +24,7 @@ from torch.utils import _pytree as pytree
 
 from ..axes.function import FunctionRule, Part
 from ..errors import TraceError
+from ..outside.methods import function_of
 from .calls import check_shapes
 from .owners import package_of
 
@@ -128,8 +129,10 @@ def _own_derivatives(call: Call, rules: FunctionRules) -> Iterator[None]:
     """Let every `torch.autograd.Function` stay opaque: a trace of what it computes would lose its derivative."""
     tracing, original = threading.get_ident(), torch.autograd.Function.__dict__["apply"]
 
+    inner = function_of(original)
+
     def apply(kind: Any, *args: Any, **kwargs: Any) -> Any:
-        function = _function_of(kind, original.__func__)
+        function = _function_of(kind, inner)
         if threading.get_ident() != tracing:
             return function(*args, **kwargs)
         rule, owner = rules.get(kind.__name__), package_of(kind)

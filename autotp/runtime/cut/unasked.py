@@ -12,6 +12,7 @@ from torch._functorch import eager_transforms, vmap
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 from torch.utils import _pytree as pytree
 
+from ...outside.methods import function_of, is_class_method
 from .attributes import is_in_backward
 from .origin import IsCut
 from .views import WholeView
@@ -31,8 +32,8 @@ def give_wholes() -> None:
     """Let these functions be given wholes, from the first cut tensor on."""
     for owner, name, below in _TAKERS:
         held = vars(owner)[name]
-        if isinstance(held, classmethod):
-            setattr(owner, name, classmethod(_with_wholes(held.__func__, below)))
+        if is_class_method(held):
+            setattr(owner, name, classmethod(_with_wholes(function_of(held), below)))
         else:
             setattr(owner, name, _with_wholes(getattr(owner, name), below))
 
