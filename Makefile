@@ -7,7 +7,7 @@ INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv lint test demo bench-planning bench-inference bench-gpu bench-load bench-steps bench-train zoo sweep long hunt hunt-files
+.PHONY: help venv lint test wheel matrix demo bench-planning bench-inference bench-gpu bench-load bench-steps bench-train zoo sweep long hunt hunt-files
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,12 @@ long: $(INSTALLED) ## what takes too long for CI (every task on the test device,
 
 hunt-files: $(INSTALLED) ## 5,000 mutated plans, headers, indices, rule and hardware files each: refused, or right (half an hour)
 	HUNT=5000 $(BIN)/python -m pytest -q -n auto --sweep tests/hunt
+
+wheel: $(INSTALLED) ## build the wheel and the source distribution, and run what the README says from the wheel
+	$(BIN)/python -m tests.packaging.stranger
+
+matrix: $(INSTALLED) ## the oldest, pinned and newest torch and transformers, each in .matrix/ (3 GB each); one: make matrix ARGS=newest
+	$(BIN)/python -m tests.packaging.matrix $(ARGS)
 
 demo: $(INSTALLED) ## cut a real model over two local ranks and compare it with the whole one
 	$(BIN)/autotp demo

@@ -6,6 +6,8 @@ import pytest
 
 from autotp.outside.methods import function_of, is_class_method
 
+pytestmark = pytest.mark.matrix
+
 
 class Named(dict[str, int]):
     @classmethod

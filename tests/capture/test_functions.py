@@ -20,6 +20,8 @@ from autotp.planner.survey import survey
 from autotp.runtime.simulate import simulate
 from tests.capture.test_trace import HIDDEN, INNER, MLP, Block, Cut, Stack, leaf, values, weights
 
+pytestmark = pytest.mark.matrix
+
 
 class Steeper(torch.autograd.Function):
     """Its derivative is not that of what it computes."""

@@ -27,6 +27,8 @@ from autotp.runtime.ranks import Ranks
 from autotp.runtime.simulate import simulate
 from autotp.session.arguments import rule_folders
 
+pytestmark = pytest.mark.matrix
+
 HIDDEN, INNER, HEADS = 16, 24, 4
 EXACT = 1e-12
 

@@ -22,6 +22,8 @@ from autotp.planner.make import make_plan
 from autotp.planner.survey import Survey, survey
 from tests.checkpoint.models import MORE, config_of, simulated, write
 
+pytestmark = pytest.mark.matrix
+
 FUSED = ("phi3", "gpt_neox", "bloom", "falcon_multi_query", "falcon_grouped", "mpt")
 FAMILIES = ("llama", "gpt2", "gptj", "opt", "cohere", "deepseek_v2", "bert", "vit", *FUSED, *MORE)
 EXPERTS = ("mixtral", "qwen2_moe")

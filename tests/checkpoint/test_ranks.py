@@ -26,6 +26,8 @@ from autotp.huggingface.pretrained import quiet
 from autotp.runtime.launch import run_ranks
 from tests.checkpoint.models import config_of, write
 
+pytestmark = pytest.mark.matrix
+
 TOKENS = torch.arange(3, 25).reshape(2, 11)
 
 

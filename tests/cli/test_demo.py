@@ -10,6 +10,8 @@ from autotp.cli import main
 from autotp.cli.work import demo
 from autotp.cli.work.encode import PRECISIONS, SENTENCES, Encoded
 
+pytestmark = pytest.mark.matrix
+
 
 def test_the_demo_is_equal() -> None:
     result = CliRunner().invoke(main, ["demo", "--tp", "2"], catch_exceptions=False)

@@ -20,6 +20,8 @@ from autotp.planner.cost import hardware_names, hardware_presets
 from autotp.report.diff.text import CONTEXT
 from autotp.report.export import SYSTEMS
 
+pytestmark = pytest.mark.matrix
+
 HEAVY = {"torch", "transformers", "numpy", "sympy", "networkx", "jsonschema"}
 PROGRAM = """
 import os, sys

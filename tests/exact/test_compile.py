@@ -18,6 +18,8 @@ from autotp.huggingface.models import build_model
 from autotp.runtime.launch import run_ranks
 from tests.families import FAMILIES, WRITERS
 
+pytestmark = pytest.mark.matrix
+
 Run = Callable[[Any], list[torch.Tensor]]
 
 

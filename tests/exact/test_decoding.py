@@ -25,6 +25,8 @@ from autotp.runtime.simulate import simulate
 from autotp.verify import Float64
 from tests.families import WRITERS
 
+pytestmark = pytest.mark.matrix
+
 TP = 4
 HEADS = 4  # of the plain families
 SETTINGS = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}

@@ -15,6 +15,8 @@ from autotp.planner.plan import Plan, UnitPlan
 from autotp.verify import Verifier
 from tests.families import FAMILIES
 
+pytestmark = pytest.mark.matrix
+
 SIZES = (2, 3, 4, 8)
 CASES = [pytest.param(name, tp, id=f"{name}-tp{tp}") for name in FAMILIES for tp in SIZES]
 # Every family at one size, every size with a part of the families; `make long` has the others.

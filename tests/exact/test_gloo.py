@@ -23,6 +23,8 @@ from autotp.runtime.launch import run_ranks
 from autotp.verify import Float64, planned_collectives
 from tests.families import FAMILIES, MIXTURES
 
+pytestmark = pytest.mark.matrix
+
 EXAMPLES = ("nano_gpt", "mlp_classifier", "two_towers")
 ALL = (*FAMILIES, "qwen2_moe", "gpt_oss", *EXAMPLES)
 # Fewer heads than ranks, fused and tied, parallel with one head, low-rank, full-width norms, an encoder, experts (apart).

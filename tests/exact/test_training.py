@@ -33,6 +33,8 @@ from autotp.runtime.simulate import simulate
 from autotp.verify import Float64, Verifier
 from tests.families import FAMILIES
 
+pytestmark = pytest.mark.matrix
+
 
 @dataclass(frozen=True, eq=False)
 class Subject:

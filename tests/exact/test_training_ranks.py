@@ -24,6 +24,8 @@ from autotp.runtime.launch import run_ranks
 from autotp.verify import Float64
 from tests.families import FAMILIES
 
+pytestmark = pytest.mark.matrix
+
 STEPS = 3
 
 

@@ -15,7 +15,8 @@ from tests.contract.parts import HIDDEN, INNER, Mlp, call, case, linear, twins, 
 
 def script(code):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # torch says that TorchScript is old
+        for kind in (DeprecationWarning, FutureWarning):  # torch says that TorchScript is old, 2.15 in other words
+            warnings.simplefilter("ignore", kind)
         return torch.jit.script(code)
 
 
