@@ -91,7 +91,7 @@ def _methods(names: str) -> list[Any]:
 OF_PART = frozenset(
     _getters(
         """_backward_hooks _base _grad_fn _post_accumulate_grad_hooks _version device dtype grad_fn itemsize layout name names
-        output_nr requires_grad retains_grad volatile grad_dtype"""
+        output_nr requires_grad retains_grad volatile grad_dtype _has_grad_dtype_override"""
     )
     + [getter(name) for name in dir(T) if name.startswith("is_") and inspect.isdatadescriptor(getattr(T, name))]
     + [setter(name) for name in ("requires_grad", "_backward_hooks", "_post_accumulate_grad_hooks")]
