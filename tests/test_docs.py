@@ -69,10 +69,25 @@ def test_commands_take_these_options(page: str, name: str, words: str) -> None:
     main.commands[name].make_context(name, shlex.split(numbers))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda page: page.name
+)
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
-        assert (page.parent / target).exists(), target
+    """To files that there are, and to headings that they have."""
+    for target, heading in re.findall(r"\]\(([^)#:]*)(?:#([^)]+))?\)", page.read_text(encoding="utf-8")):
+        file = page.parent / target if target else page
+        assert file.exists(), target
+        if heading:
+            headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+            anchors = {re.sub(r"[^\w\- ]", "", words.lower()).replace(" ", "-") for words in headings}
+            assert heading in anchors, f"{target}#{heading}"
+
+
+def test_pages_are_short() -> None:
+    """But for the table that `make zoo` writes."""
+    long = {page.name: page.stat().st_size for page in (ROOT / "docs").rglob("*.md") if page.stat().st_size > 12 * 1024}
+    assert long.keys() == {"COVERAGE.md"}
+    assert (ROOT / "README.md").stat().st_size < 6000
 
 
 def test_the_map_of_the_passes_names_every_file_there_is() -> None:
