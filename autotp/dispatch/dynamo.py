@@ -15,7 +15,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -95,8 +95,32 @@ def _entry_in(transaction: Any) -> str:
         raise TraceError(f"{unit.unit.path} asks for inference mode, which dynamo has turned off")
     _check_unchanged(transaction.output.side_effects, call.objects, read)
     _guard(unit_variable.source, unit, traced.contract)
-    transaction.output.torch_function_subclass_inlined = True  # the graph computes on parts where it runs too
+    _run_on_parts(transaction.output)
     return _entry_of(unit.compiler.entries, unit.module.training, site, traced, program)
+
+
+def _run_on_parts(output: Any) -> None:
+    """Have the graph that dynamo makes compute on parts of cut parameters where it runs, as it was traced on parts."""
+    if hasattr(output, "torch_function_subclass_inlined"):
+        output.torch_function_subclass_inlined = True
+    elif not isinstance(output.compiler_fn, _OnParts):  # torch 2.11 has no such switch
+        output.compiler_fn = _OnParts(output.compiler_fn)
+
+
+@dataclass(frozen=True)
+class _OnParts:
+    """A compiler whose graphs find cut parameters as their parts."""
+
+    compiler: Callable[..., Any]
+
+    def __call__(self, graph: Any, inputs: Any, **options: Any) -> Callable[..., Any]:
+        compiled = self.compiler(graph, inputs, **options)
+
+        def run(*args: Any) -> Any:
+            with torch._C.DisableTorchFunctionSubclass():
+                return compiled(*args)
+
+        return run
 
 
 def _outside(reason: str) -> str:
