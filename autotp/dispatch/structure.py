@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import is_fake
 from torch.distributed.tensor import DTensor
 from torch.nn.parameter import is_lazy
 
@@ -91,11 +92,14 @@ def remove_stale_layers(module: nn.Module) -> None:
 
 
 def check_equal(module: nn.Module, ranks: Ranks, path: str) -> None:
-    """Raises PlacementError on every rank unless all ranks have the same numbers in the parameters that are not cut."""
+    """Raises PlacementError on every rank unless all ranks have the same numbers in the parameters that are not cut.
+
+    Parameters without data, meta and fake ones, have no numbers.
+    """
     layouts, digest = layouts_in(module), hashlib.sha256()
     with parts_only(), torch.no_grad():
         for name, parameter in module.named_parameters():
             local = parameter.to_local() if isinstance(parameter, DTensor) else parameter.detach()
-            if name not in layouts and not local.is_meta:
+            if name not in layouts and not local.is_meta and not is_fake(local):
                 digest.update(local.cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     ranks.check_agreement(digest.hexdigest(), f"parameters in the modules that {path} was given")

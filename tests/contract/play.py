@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import threading
 import types
@@ -118,20 +117,29 @@ def on_process(name: str, compiled: bool = False) -> Outcome:
     before = Process(expected.shared)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        dense = [played(source, name, None)]
+        dense, failure = [played(source, name, None)], None
         before.give_back()
         if compiled:
-            with contextlib.suppress(Exception):  # torch.compile fails for some of them as they are
+            try:
                 dense.append(played(source, name, None, compiled))
+            except Exception as error:  # torch.compile fails for some of them as they are
+                failure = error
             before.give_back()
         try:
             found: Any = played(source, name, _parallelized, compiled)
         except Exception as error:
             found = error
         before.give_back()
+    if failure is not None and isinstance(found, Exception) and _said(found) == _said(failure):
+        return Outcome(name, "equal")  # torch.compile fails for both, in the same way
     whole = any(_WHOLE in str(warning.message) for warning in said)
     outcomes = [judged(name, each, [found], whole) for each in dense]
     return next((outcome for outcome in outcomes if outcome.kind == "equal"), outcomes[0])
+
+
+def _said(error: Exception) -> tuple[type[Exception], str]:
+    """What an error is and says, without where it was raised."""
+    return type(error), next(iter(str(error).splitlines()), "")
 
 
 def on_processes(names: Sequence[str], compiled: bool = False) -> list[Outcome]:
