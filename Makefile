@@ -7,7 +7,7 @@ INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv lint test wheel matrix demo bench-planning bench-inference bench-gpu bench-load bench-steps bench-train zoo sweep long hunt hunt-files
+.PHONY: help venv lint test wheel matrix demo bench-planning bench-inference bench-gpu bench-load bench-steps bench-train zoo sweep long faults hunt hunt-files
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ sweep: $(INSTALLED) ## what `make test` runs a sample of: more families on real 
 
 long: $(INSTALLED) ## what takes too long for CI (every task on the test device, long lists of made-up programs), and open cases
 	$(BIN)/python -m pytest -q -n auto --long
+
+faults: $(INSTALLED) ## every kind of failure of one rank in every phase: the others must hear of it (half an hour)
+	$(BIN)/python -m pytest -q -n 1 --long tests/faults
 
 hunt-files: $(INSTALLED) ## 5,000 mutated plans, headers, indices, rule and hardware files each: refused, or right (half an hour)
 	HUNT=5000 $(BIN)/python -m pytest -q -n auto --sweep tests/hunt

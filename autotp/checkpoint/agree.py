@@ -27,12 +27,15 @@ def share(ranks: Ranks, what: str, step: Callable[[], str], patience_s: float = 
         text = _GOOD + step()
     except Exception as error:
         mine, text = error, _encoded(error)
+        ranks.tell(error)  # who waits within the step comes to its end
     said = ranks.exchange(text, what, patience_s)
+    failed = [text for text in said if not text.startswith(_GOOD)]
+    if failed:
+        ranks.settle()
     if mine is not None and not isinstance(mine, (AutotpError, OSError)):
         raise mine  # a bug: with its own traceback
-    failed = next((text for text in said if not text.startswith(_GOOD)), None)
-    if failed is not None:
-        raise _decoded(failed) from mine
+    if failed:
+        raise _decoded(min(failed, key=_only_heard)) from mine
     return [text.removeprefix(_GOOD) for text in said]
 
 
@@ -52,6 +55,11 @@ def _encoded(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename:
         return json.dumps(["", f"cannot read or write {error.filename}: {error.strerror}"])
     return json.dumps(["", f"{type(error).__name__}: {error}"])
+
+
+def _only_heard(text: str) -> bool:
+    """Returns if an error only says that another rank had one."""
+    return bool(json.loads(text)[0] == errors.RankLostError.__name__)
 
 
 def _decoded(text: str) -> AutotpError:

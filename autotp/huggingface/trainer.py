@@ -19,7 +19,8 @@ from ..axes.layout import Factor
 from ..checkpoint.full import state_of
 from ..errors import UsageError
 from ..runtime.groups import group_of
-from ..runtime.ranks import ProcessRanks, Ranks
+from ..runtime.processes import ProcessRanks
+from ..runtime.ranks import Ranks
 from .saving import save_pretrained
 
 MSG_ALONE = (

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import torch.distributed as dist
 
 from . import operators
+from .alarm import Alarm
 from .callers import Callers
 from .shared import HostGroup
 from .store import PrefixStore
@@ -31,12 +32,13 @@ class Group:
 
     process_group: dist.ProcessGroup
     users: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
+    alarm: Alarm | None = None
     _host: list[HostGroup | None] = field(default_factory=list)
 
     def host(self) -> HostGroup | None:
         """What sends values of the CPU if the ranks share its memory; formed at first use, which all ranks reach together."""
         if not self._host:
-            self._host.append(_form_host_group(self.process_group))
+            self._host.append(_form_host_group(self.process_group, self.alarm))
         return self._host[0]
 
     def mark(self, number: int) -> bool:
@@ -55,6 +57,7 @@ class _Made:
     groups: dict[Parts, Group] = field(default_factory=dict)
     given: list[Group] = field(default_factory=list)
     callers: dict[tuple[int, ...], Callers] = field(default_factory=dict)
+    alarms: dict[tuple[int, ...], Alarm] = field(default_factory=dict)
     meetings: int = 0
 
 
@@ -82,6 +85,11 @@ def group_of(parts: Parts, user: object, like: dist.ProcessGroup | None) -> Grou
 def callers_of(line: Sequence[int]) -> Callers:
     """Who calls the models of these global ranks. It takes no group and no other rank."""
     return _present().callers.setdefault(tuple(line), Callers())
+
+
+def alarm_of(line: Sequence[int]) -> Alarm:
+    """Whether the computation of these global ranks broke off. It takes no group and no other rank."""
+    return _present().alarms.setdefault(tuple(line), Alarm(line))
 
 
 def given_group(process_group: dist.ProcessGroup, user: object) -> Group:
@@ -139,7 +147,7 @@ def timeout_of(group: Any) -> timedelta:
     return getattr(getattr(backend, "options", None), "_timeout", dist.constants.default_pg_timeout)
 
 
-def _form_host_group(group: dist.ProcessGroup) -> HostGroup | None:
+def _form_host_group(group: dist.ProcessGroup, alarm: Alarm | None) -> HostGroup | None:
     """Where CPU tensors would go through gloo, and all ranks of a group can share memory instead: the group that does."""
     if "cpu:gloo" not in dist.get_backend_config(group).split(","):
         return None
@@ -152,5 +160,6 @@ def _form_host_group(group: dist.ProcessGroup) -> HostGroup | None:
 
     made = HostGroup.form(dist.get_rank(group), size, exchange, timeout_of(group).total_seconds())
     if made is not None:
+        made.listen(alarm, dist.get_process_group_ranks(group))
         operators.register(group.group_name, made)
     return made

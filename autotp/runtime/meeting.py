@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..errors import RankLostError
+from .alarm import LOOK_S
 from .host import Process
 
 LINE_BYTES = 64  # a cache line for each rank, so that raising a flag does not slow down who waits for another
@@ -28,7 +29,7 @@ NO_NOTE = -1  # which is the hash of nothing
 MOST_SPINS = 2000  # about 0.1 ms, before the core is offered to others
 OFFER_S = 0.001  # then this long with offers, before sleeping
 NAP_S = 0.00005
-LOOK_S = 0.1  # how often to look whether the others live
+ALIVE_S = 0.1  # how often to look whether the others live
 
 
 class Meeting:
@@ -42,6 +43,8 @@ class Meeting:
         self._others = [line for other, line in enumerate(lines) if other != rank]
         self._processes = {lines[other]: process for other, process in enumerate(processes)}
         self._count, self._timeout_s = 0, timeout_s
+        self.heard: Callable[[int], str | None] = lambda rank: None  # by which error a rank broke off
+        self.look: Callable[[], None] = lambda: None  # raises RankLostError if one did, and others will not
         cores = frozenset[int]().union(*(process.cores for process in processes))
         self._spins = self._most_spins = MOST_SPINS if len(cores) >= size else 0
 
@@ -80,12 +83,12 @@ class Meeting:
             return
         self._spins = min(2 * spins + 1, self._most_spins)
         start = time.monotonic()
-        look = start + LOOK_S
+        look = start + ALIVE_S
         while words[line] < count:
             now = time.monotonic()
             if now >= look:
                 self._look(count, now - start)
-                look = now + LOOK_S
+                look = now + ALIVE_S
             if now < start + OFFER_S:
                 os.sched_yield()
             else:
@@ -97,6 +100,9 @@ class Meeting:
         self._words[self._mine + place] = NO_NOTE
 
     def _reason(self, line: int) -> str:
+        heard = self.heard(line * _WORD // LINE_BYTES)
+        if heard is not None:
+            return f"broke off and left the others waiting: {heard}"
         if self._words[line + _GAVE_UP]:
             return "met an error while others waited for it; its own output says why"
         return "runs another collective, one of another size, or in a call with other inputs"
@@ -108,9 +114,12 @@ class Meeting:
             if self._words[line] >= count:
                 continue
             if ended:
-                raise RankLostError(f"{self._name(line)} has ended while others waited for it; its own output says why")
+                why = self.heard(line * _WORD // LINE_BYTES) or "its own output says why"
+                raise RankLostError(f"{self._name(line)} has ended while others waited for it; {why}")
             if self._words[line + _GAVE_UP]:
                 raise RankLostError(f"{self._name(line)} {self._reason(line)}")
+            if waited_s > LOOK_S:
+                self.look()
             if waited_s > self._timeout_s:
                 raise RankLostError(f"{self._name(line)} did not come within {self._timeout_s:.0f} s")
 

@@ -30,22 +30,22 @@ def register(name: str, group: HostGroup) -> None:
 
 def all_reduce(value: torch.Tensor, op: str, group: HostGroup, name: str) -> torch.Tensor:
     """As `HostGroup.all_reduce`, for the group that is registered under `name`."""
-    return group.all_reduce(value, op) if _is_plain(value) else torch.ops.autotp.shared_all_reduce(value, op, name)
+    return group.all_reduce(value, op) if is_plain(value) else torch.ops.autotp.shared_all_reduce(value, op, name)
 
 
 def all_gather(value: torch.Tensor, group: HostGroup, name: str) -> torch.Tensor:
     """As `HostGroup.all_gather`, for the group that is registered under `name`."""
-    return group.all_gather(value) if _is_plain(value) else torch.ops.autotp.shared_all_gather(value, group.size, name)
+    return group.all_gather(value) if is_plain(value) else torch.ops.autotp.shared_all_gather(value, group.size, name)
 
 
 def reduce_scatter(parts: torch.Tensor, op: str, group: HostGroup, name: str) -> torch.Tensor:
     """As `HostGroup.reduce_scatter`, for the group that is registered under `name`."""
-    if _is_plain(parts):
+    if is_plain(parts):
         return group.reduce_scatter(parts, op)
     return torch.ops.autotp.shared_reduce_scatter(parts, op, name)
 
 
-def _is_plain(value: torch.Tensor) -> bool:
+def is_plain(value: torch.Tensor) -> bool:
     """Returns if nobody traces, compiles or watches this call."""
     return (
         not torch.compiler.is_compiling() and type(value) is torch.Tensor and not torch._C._len_torch_dispatch_stack()

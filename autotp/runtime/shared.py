@@ -14,10 +14,11 @@ import functools
 import mmap
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias
+from typing import ParamSpec, TypeAlias
 
 import torch
 
+from .alarm import Alarm
 from .host import Exchange, Process, map_together
 from .meeting import LINE_BYTES, Meeting
 
@@ -28,12 +29,29 @@ KEPT_SHAPES = 256
 _COMBINE: dict[str, Callable[..., torch.Tensor]] = {"sum": torch.add, "max": torch.maximum}
 _NARROW = (torch.bfloat16, torch.float16)
 
+P = ParamSpec("P")
 # The slots of both halves in the shape of one tensor, and a number for the exchange they are for.
 _Views: TypeAlias = tuple[int, tuple[tuple[torch.Tensor, ...], ...]]
 
 
 def _header_bytes(size: int) -> int:
     return -(-size * LINE_BYTES // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+def _telling(method: Callable[P, torch.Tensor]) -> Callable[P, torch.Tensor]:
+    """Let the other ranks hear of what a collective raises."""
+
+    @functools.wraps(method)
+    def run(*args: P.args, **kwargs: P.kwargs) -> torch.Tensor:
+        try:
+            return method(*args, **kwargs)
+        except BaseException as error:
+            alarm = args[0]._alarm  # type: ignore[attr-defined]
+            if alarm is not None:
+                alarm.tell(error)
+            raise
+
+    return run
 
 
 class HostGroup:
@@ -48,6 +66,7 @@ class HostGroup:
         header = _header_bytes(self.size)
         self._meeting = Meeting(memoryview(memory)[:header].cast("q"), rank, processes, timeout_s)
         self._slots = torch.frombuffer(memory, dtype=torch.uint8)[header:].view(2, self.size, SLOT_BYTES)
+        self._alarm: Alarm | None = None
         self._turn, self.mark = 0, 0  # the mark is joined to what every meeting compares
         self._views: dict[tuple[str, torch.Size, torch.dtype], _Views] = {}
 
@@ -60,6 +79,13 @@ class HostGroup:
         made = map_together(_header_bytes(size) + 2 * size * SLOT_BYTES, exchange)
         return None if made is None else HostGroup(rank, *made, timeout_s)
 
+    def listen(self, alarm: Alarm | None, members: Sequence[int]) -> None:
+        """Tell who waits why this rank does not come, and hear it of others; `members` are the global ranks of the group."""
+        self._alarm = alarm
+        if alarm is not None:
+            self._meeting.look, self._meeting.heard = alarm.look, lambda place: alarm.heard(members[place])
+
+    @_telling
     def all_reduce(self, value: torch.Tensor, op: str = "sum") -> torch.Tensor:
         """The sum, or with `op="max"` the largest, of the ranks' tensors element by element."""
         if value.requires_grad:
@@ -72,6 +98,7 @@ class HostGroup:
         slots = self._exchange(value, op)
         return _COMBINE[op](*slots) if self.size == 2 else _total(slots, op)
 
+    @_telling
     def all_gather(self, value: torch.Tensor) -> torch.Tensor:
         """The ranks' tensors, stacked in order along a new first dim."""
         value = value.detach()
@@ -85,6 +112,7 @@ class HostGroup:
             result[:, start:stop].copy_(slots)
         return result.view(self.size, *value.shape)
 
+    @_telling
     def reduce_scatter(self, parts: torch.Tensor, op: str = "sum") -> torch.Tensor:
         """What `all_reduce` of this rank's part would be; `parts` has one for each rank, along its first dim."""
         flat = parts.detach().reshape(self.size, -1)

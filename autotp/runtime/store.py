@@ -2,34 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import timedelta
+import time
+from collections.abc import Callable, Sequence
 
 import torch.distributed as dist
 
-from ..errors import UsageError
+from ..errors import RankLostError, UsageError
 
 PrefixStore = dist.PrefixStore  # type: ignore[attr-defined]
+MSG_LOST = (
+    "{what}: the store that the ranks met at is lost, with the process that held it; start all ranks again ({error})"
+)
 
 
-def exchange_by_store(line: Sequence[int], rank: int, text: str, what: str, timeout_s: float) -> list[str]:
+SOONEST_S, LATEST_S = 0.001, 0.1  # how long to wait before the store is asked again
+
+
+def exchange_by_store(
+    line: Sequence[int], rank: int, text: str, what: str, timeout_s: float, look: Callable[[], None]
+) -> list[str]:
     """The text of every rank of a line of global ranks, in order; this is the one at position `rank`.
 
-    Raises UsageError naming the ranks that have not called within the time; `what` is what they should have called.
+    Raises UsageError naming the ranks that have not called within the time; `what` is what they should have called. What
+    `look` raises, which is called from time to time, ends the waiting too.
     """
+    try:
+        return _exchange(line, rank, text, what, timeout_s, look)
+    except dist.DistError as error:
+        raise RankLostError(MSG_LOST.format(what=what, error=str(error).splitlines()[0])) from error
+
+
+def _exchange(
+    line: Sequence[int], rank: int, text: str, what: str, timeout_s: float, look: Callable[[], None]
+) -> list[str]:
     store = PrefixStore(f"autotp/{'-'.join(map(str, line))}", dist.distributed_c10d._get_default_store())
     number = store.add(f"calls/{rank}", 1)  # counted in the store: every object for this group shares it
     keys = [f"{number}/{other}" for other in range(len(line))]
     store.set(keys[rank], text)
-    try:
-        store.wait(keys, timedelta(seconds=timeout_s))
-    except RuntimeError:
-        absent = [other for other, key in enumerate(keys) if not store.check([key])]
-        store.delete_key(keys[rank])
-        store.add(f"calls/{rank}", -1)  # as if it had not been called, so that a later call meets the others
-        raise UsageError(
-            f"{what} was not called by ranks {absent} within {timeout_s:.0f} s; every rank must call it"
-        ) from None
+    end, pause_s = time.monotonic() + timeout_s, SOONEST_S
+    while not store.check(keys):
+        if time.monotonic() > end:
+            absent = [other for other, key in enumerate(keys) if not store.check([key])]
+            store.delete_key(keys[rank])
+            store.add(f"calls/{rank}", -1)  # as if it had not been called, so that a later call meets the others
+            raise UsageError(
+                f"{what} was not called by ranks {absent} within {timeout_s:.0f} s; every rank must call it"
+            )
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, LATEST_S)
+        if pause_s == LATEST_S:
+            look()
     texts = [text.decode() for text in store.multi_get(keys)]
     store.delete_key(f"{number - 1}/{rank}")  # everybody is here, so nobody reads that any more
     return texts

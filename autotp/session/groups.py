@@ -14,7 +14,8 @@ from ..huggingface.adapters import say_whole_sizes
 from ..huggingface.checkpointing import keep_checkpointing
 from ..huggingface.generation import keep_in_step
 from ..runtime.devices import rank_device
-from ..runtime.ranks import ProcessRanks, Ranks
+from ..runtime.processes import ProcessRanks
+from ..runtime.ranks import Ranks
 from .arguments import check_size
 from .misuse import refuse_misuse
 

@@ -15,7 +15,8 @@ from torch.utils import _pytree as pytree
 
 from ..errors import UsageError
 from ..runtime.cut.given import check_given, given
-from ..runtime.ranks import ProcessRanks, Ranks
+from ..runtime.processes import ProcessRanks
+from ..runtime.ranks import Ranks
 
 MSG_AVERAGED = (
     "DistributedDataParallel would average the gradients of different slices: its process group has ranks {others} of this"
@@ -43,6 +44,7 @@ def refuse_misuse(model: nn.Module, ranks: Ranks) -> None:
     if ranks.size > 1:
         ranks.watch(model)
         model.register_forward_pre_hook(_Check(ranks), with_kwargs=True)
+        model.register_forward_hook(_End(ranks), always_call=True)
 
 
 class _Check:
@@ -61,12 +63,21 @@ class _Check:
             check_given()
         _check_average(self.ranks)
         on_host = self.always and self.ranks.device.type == "cpu"
-        compared = self.ranks.begin_call(_sample((args, kwargs)) if on_host and self.calls else 0)
+        compared = self.ranks.begin_call(model, _sample((args, kwargs)) if on_host and self.calls else 0)
         if not self.calls:
             self.ranks.check_agreement(_digest((args, kwargs)), "inputs")
         elif self.always and not (on_host and compared) and self.calls % _EVERY == 0:
             self.ranks.check_agreement(str(_sample((args, kwargs))), "inputs")
         self.calls += 1
+
+
+class _End:
+    def __init__(self, ranks: Ranks) -> None:
+        self.ranks = ranks
+
+    def __call__(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if not torch.compiler.is_compiling():
+            self.ranks.end_call(model)
 
 
 def _sample(inputs: Any) -> int:

@@ -14,7 +14,8 @@ from autotp.axes.layout import Cut, Factor, Leaf
 from autotp.runtime.deferred import Deferred
 from autotp.runtime.launch import run_ranks
 from autotp.runtime.logits import CutLogits, Head, settled_logits
-from autotp.runtime.ranks import ProcessRanks, Ranks
+from autotp.runtime.processes import ProcessRanks
+from autotp.runtime.ranks import Ranks
 from autotp.runtime.settled import settle
 from autotp.runtime.simulate import simulate
 

@@ -22,7 +22,7 @@ from autotp.axes.layout import Cut, Factor, Leaf
 from autotp.errors import RankLostError
 from autotp.runtime import collectives, host, shared
 from autotp.runtime.launch import run_ranks
-from autotp.runtime.ranks import ProcessRanks
+from autotp.runtime.processes import ProcessRanks
 from autotp.runtime.shared import HostGroup
 
 CPU = torch.device("cpu")
