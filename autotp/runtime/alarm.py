@@ -32,15 +32,16 @@ PATIENCE_S = 10.0  # how long a rank that broke off waits for the others to have
 _WATCH_S = 0.5
 
 MSG_LOST = "rank {rank} broke off and left the others waiting: {reason}"
+MSG_BEFORE = "this group of ranks broke before ({reason}); start all of them again"
 MSG_LEFT = (
     "this rank broke off by itself ({reason}), and the others wait for it in another place; start all ranks again"
 )
 _UNKNOWN = "an error that its program went on after; its own output may say more"
 _CALL = nn.Module._call_impl.__code__
 _BACKWARD = autograd_graph._engine_run_backward.__code__
-_Place: TypeAlias = list[
-    int
-]  # how many calls and backwards have begun, and how often the computation broke off on all ranks
+# How many calls and backwards have begun, and how often all ranks went on after something broke off.
+_Place: TypeAlias = list[int]
+_FOR_EVER = 1 << 60
 
 
 class Alarm:
@@ -54,7 +55,7 @@ class Alarm:
         self._begun = [0, 0, 0]
         self._thread = 0
         self._told: tuple[_Place, str] | None = None
-        self._settled: _Place | None = None
+        self._lost: str | None = None
         self._seen_s: dict[int, float] = {}
         self._store: Any = None
 
@@ -108,7 +109,7 @@ class Alarm:
 
     def settle(self) -> None:
         """All ranks know that the computation broke off, and go on."""
-        self._told, self._settled = None, list(self._begun)
+        self._told = None
         self._begun[2] += 1
 
     def tell(self, error: BaseException | None) -> None:
@@ -119,6 +120,9 @@ class Alarm:
             return
         reason = _UNKNOWN if error is None else f"{type(error).__name__}: {error}"
         self._told = list(self._begun), reason
+        self._publish()
+
+    def _publish(self) -> None:
         with suppress(dist.DistError):
             self._known_store().set(str(dist.get_rank()), json.dumps(self._told))
 
@@ -129,10 +133,21 @@ class Alarm:
             if found is not None and time.monotonic() - self._seen_s.setdefault(rank, time.monotonic()) >= GRACE_S:
                 raise RankLostError(MSG_LOST.format(rank=rank, reason=found))
 
+    def lose(self, reason: str) -> None:
+        """This rank left a collective that it had begun: no other one will find its partners."""
+        self._lost = reason
+
+    def check(self) -> None:
+        """Raises RankLostError if this rank has left a collective, and lets the others hear of it."""
+        if self._lost is not None:
+            self._told = [*self._begun[:2], _FOR_EVER], self._lost
+            self._publish()
+            raise RankLostError(MSG_BEFORE.format(reason=self._lost))
+
     def heard(self, rank: int) -> str | None:
         """By which error a rank broke off; None if it did not."""
         place = self._place_of(rank)
-        if place is None or place == self._settled:
+        if place is None or place[2] < self._begun[2]:
             self._seen_s.pop(rank, None)
             return None
         reason: str = json.loads(self._known_store().get(str(rank)))[1]

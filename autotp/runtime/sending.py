@@ -57,11 +57,13 @@ def _is_watched(value: torch.Tensor) -> bool:
 
 def _wait(begin: Callable[[], Any], alarm: Alarm) -> None:
     """Raises RankLostError if another rank ends or breaks off."""
+    alarm.check()
     try:
         work = begin()
         while not _is_over(work):
             alarm.look()
     except BaseException as error:
+        alarm.lose(str(error))
         alarm.tell(error)
         if type(error) is not RuntimeError:
             raise
