@@ -24,6 +24,7 @@ from torch import nn
 from torch.autograd import graph as autograd_graph
 
 from ..errors import RankLostError
+from .host import Process
 from .store import PrefixStore
 
 LOOK_S = 1.0  # how long a rank waits for others before it asks, again and again, whether they broke off
@@ -32,6 +33,7 @@ PATIENCE_S = 10.0  # how long a rank that broke off waits for the others to have
 _WATCH_S = 0.5
 
 MSG_LOST = "rank {rank} broke off and left the others waiting: {reason}"
+MSG_ENDED = "rank {rank} has ended while others waited for it; {reason}"
 MSG_BEFORE = "this group of ranks broke before ({reason}); start all of them again"
 MSG_LEFT = (
     "this rank broke off by itself ({reason}), and the others wait for it in another place; start all ranks again"
@@ -58,6 +60,15 @@ class Alarm:
         self._lost: str | None = None
         self._seen_s: dict[int, float] = {}
         self._store: Any = None
+        self._processes: dict[int, Process | None] = {}
+
+    def join(self) -> None:
+        """Let the others know this rank's process, and that nothing has broken off yet."""
+        if not self._processes:
+            me = self._processes[dist.get_rank()] = Process.this()
+            if me is not None:
+                self._keep(f"process/{dist.get_rank()}", me.to_text())
+            self._publish()
 
     def begin_call(self, model: nn.Module) -> None:
         """Raises RankLostError if the computation before broke off on this rank alone."""
@@ -123,8 +134,11 @@ class Alarm:
         self._publish()
 
     def _publish(self) -> None:
-        with suppress(dist.DistError):
-            self._known_store().set(str(dist.get_rank()), json.dumps(self._told))
+        self._keep(str(dist.get_rank()), json.dumps(self._told))
+
+    def _keep(self, key: str, text: str) -> None:
+        with suppress(RuntimeError):  # the store is lost, or keeps nothing, as that of a fake process group
+            self._known_store().set(key, text)
 
     def look(self) -> None:
         """Called by a rank that waits. Raises RankLostError if another one broke off, and this one will not."""
@@ -132,6 +146,17 @@ class Alarm:
             found = self.heard(rank)
             if found is not None and time.monotonic() - self._seen_s.setdefault(rank, time.monotonic()) >= GRACE_S:
                 raise RankLostError(MSG_LOST.format(rank=rank, reason=found))
+
+    def miss(self, ranks: Sequence[int]) -> None:
+        """Called by a rank that waits for these. Raises RankLostError if one has ended, too."""
+        self.look()
+        for rank in ranks:
+            if rank not in self._processes and self._known_store().check([f"process/{rank}"]):
+                self._processes[rank] = Process.from_text(self._known_store().get(f"process/{rank}").decode())
+            process = self._processes.get(rank)
+            if process is not None and process.is_gone():
+                reason = self.heard(rank) or "its own output says why"
+                raise RankLostError(MSG_ENDED.format(rank=rank, reason=reason))
 
     def lose(self, reason: str) -> None:
         """This rank left a collective that it had begun: no other one will find its partners."""
@@ -167,10 +192,11 @@ class Alarm:
         try:
             if not store.check([str(rank)]):
                 return None
-            place: _Place = json.loads(store.get(str(rank)))[0]
-            return place
+            told = json.loads(store.get(str(rank)))
         except dist.DistError:  # the store is lost: nothing can be heard
             return None
+        place: _Place | None = told and told[0]
+        return place
 
     def _known_store(self) -> Any:
         if self._store is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 import platform
@@ -33,8 +34,8 @@ class Process:
 
     @staticmethod
     def this() -> Process | None:
-        """The calling process; None where the system does not give what sharing needs."""
-        if not (sys.platform == "linux" and KEEPS_ORDER and hasattr(os, "memfd_create")):
+        """The calling process; None where the system does not tell what names it on its machine."""
+        if sys.platform != "linux":
             return None
         pid = os.getpid()
         try:
@@ -44,6 +45,19 @@ class Process:
             return Process(host, pid, _stat(pid)[1], frozenset(os.sched_getaffinity(0)))
         except OSError:
             return None
+
+    def to_text(self) -> str:
+        return json.dumps([self.host, self.pid, self.started, sorted(self.cores)])
+
+    @staticmethod
+    def from_text(text: str) -> Process:
+        host, pid, started, cores = json.loads(text)
+        return Process(tuple(host), pid, started, frozenset(cores))
+
+    def is_gone(self) -> bool:
+        """Returns if this process has ended. Only on its own machine is that known; elsewhere the answer is no."""
+        me = Process.this()
+        return me is not None and me.host == self.host and not self.is_alive()
 
     def is_alive(self) -> bool:
         """Returns if the process still runs. One that ended but was not waited for by its parent does not."""
@@ -66,7 +80,7 @@ def map_together(size: int, exchange: Exchange) -> tuple[mmap.mmap, list[Process
     None, on all of them, if one cannot: another machine, another user, a system without what it takes. The memory is
     an anonymous file. It never has a name, so nothing is left of it however the processes end.
     """
-    me = Process.this()
+    me = Process.this() if KEEPS_ORDER and hasattr(os, "memfd_create") else None
     members: list[Process | None] = exchange(me)
     known = [member for member in members if member is not None]
     if me is None or len(known) < len(members) or any(member.host != me.host for member in known):

@@ -51,6 +51,8 @@ class ProcessRanks(Ranks):
         self.replica, self.replicas = self.lines.index(self.line), len(self.lines)
         self._given = mesh
         self._groups: dict[Factors, Group] = {}
+        if self.size > 1:
+            self._alarm.join()
         free_unused()
 
     def prepare(self, over: Iterable[Factors], device: torch.device) -> None:
@@ -110,7 +112,7 @@ class ProcessRanks(Ranks):
 
     def exchange(self, text: str, what: str, timeout_s: float) -> list[str]:
         try:
-            return exchange_by_store(self.line, self.rank, text, what, timeout_s, self._alarm.look)
+            return exchange_by_store(self.line, self.rank, text, what, timeout_s, self._alarm.miss)
         except BaseException as error:
             if not isinstance(error, UsageError):  # which says that others have not come yet
                 self._alarm.tell(error)

@@ -19,21 +19,21 @@ SOONEST_S, LATEST_S = 0.001, 0.1  # how long to wait before the store is asked a
 
 
 def exchange_by_store(
-    line: Sequence[int], rank: int, text: str, what: str, timeout_s: float, look: Callable[[], None]
+    line: Sequence[int], rank: int, text: str, what: str, timeout_s: float, miss: Callable[[Sequence[int]], None]
 ) -> list[str]:
     """The text of every rank of a line of global ranks, in order; this is the one at position `rank`.
 
     Raises UsageError naming the ranks that have not called within the time; `what` is what they should have called. What
-    `look` raises, which is called from time to time, ends the waiting too.
+    `miss` raises, which is called from time to time with the ranks that are waited for, ends the waiting too.
     """
     try:
-        return _exchange(line, rank, text, what, timeout_s, look)
+        return _exchange(line, rank, text, what, timeout_s, miss)
     except dist.DistError as error:
         raise RankLostError(MSG_LOST.format(what=what, error=str(error).splitlines()[0])) from error
 
 
 def _exchange(
-    line: Sequence[int], rank: int, text: str, what: str, timeout_s: float, look: Callable[[], None]
+    line: Sequence[int], rank: int, text: str, what: str, timeout_s: float, miss: Callable[[Sequence[int]], None]
 ) -> list[str]:
     store = PrefixStore(f"autotp/{'-'.join(map(str, line))}", dist.distributed_c10d._get_default_store())
     number = store.add(f"calls/{rank}", 1)  # counted in the store: every object for this group shares it
@@ -51,7 +51,7 @@ def _exchange(
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, LATEST_S)
         if pause_s == LATEST_S:
-            look()
+            miss([other for other, key in zip(line, keys, strict=True) if not store.check([key])])
     texts = [text.decode() for text in store.multi_get(keys)]
     store.delete_key(f"{number - 1}/{rank}")  # everybody is here, so nobody reads that any more
     return texts

@@ -7,12 +7,13 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 import torch.distributed as dist
+
+from .rank import BEGAN, LOST
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,42 +29,30 @@ class Told:
 
 def run(folder: Path, fault: str, phase: str, way: str, size: int = 2, limit_s: float = 80.0) -> list[Told]:
     """Run the ranks by themselves, with no launcher that would end them."""
-    store = dist.TCPStore(
+    store: dist.TCPStore | None = dist.TCPStore(
         "127.0.0.1", 0, size + 1, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60)
     )
+    port = store.port
     settings = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
-    ranks = [
-        subprocess.Popen(
-            [
-                sys.executable,
-                "-W",
-                "ignore",
-                "-m",
-                "tests.faults.rank",
-                str(rank),
-                str(size),
-                str(store.port),
-                folder,
-                fault,
-                phase,
-                way,
-            ],
-            cwd=ROOT,
-            env=settings,
-            stderr=(folder / f"stderr-{rank}").open("w"),
-        )
-        for rank in range(size)
-    ]
-    end = time.monotonic() + limit_s
+    command = [sys.executable, "-W", "ignore", "-m", "tests.faults.rank"]
+
+    def launched(rank: int) -> subprocess.Popen[bytes]:
+        given = [str(rank), str(size), str(port), str(folder), fault, phase, way]
+        with (folder / f"stderr-{rank}").open("w") as said:
+            return subprocess.Popen(command + given, cwd=ROOT, env=settings, stderr=said)
+
+    ranks = [launched(rank) for rank in range(size)]
+    began, end = folder / BEGAN, time.monotonic() + limit_s
     try:
-        for process in ranks[:-1]:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.1, end - time.monotonic()))
+        while time.monotonic() < end and any(process.poll() is None for process in ranks[:-1]):
+            time.sleep(0.02)
+            if fault == "store lost" and store is not None and began.exists():
+                store = None
+                (folder / LOST).touch()
     finally:
         for process in ranks:
             process.kill()
             process.wait()
-    began = folder / "began"
     start = float(began.read_text()) if began.exists() else float("nan")
     found = []
     for rank in range(size - 1):

@@ -27,6 +27,8 @@ from autotp.runtime import host, processes, shared
 from tests.families import WRITERS
 
 SLOW_S = 6.0
+BEGAN = "began"  # a file with the time of the fault
+LOST = "lost"  # a file that says that the store is closed
 ALIVE_S = 90.0  # how long a rank that caught its error does nothing
 # Where something is sent, below everything that tells the others.
 SENDS = (
@@ -37,23 +39,30 @@ SENDS = (
 )
 
 
-def raise_error() -> None:
+def raise_error(_: Path) -> None:
     raise RuntimeError("the victim's own error")
 
 
-def raise_out_of_memory() -> None:
+def raise_out_of_memory(_: Path) -> None:
     raise torch.OutOfMemoryError("the victim has no memory left")
 
 
-def send_itself(which: int) -> Callable[[], None]:
-    def end() -> None:
+def send_itself(which: int) -> Callable[[Path], None]:
+    def end(_: Path) -> None:
         os.kill(os.getpid(), which)
         time.sleep(1)  # in which Python takes the signal
 
     return end
 
 
-FAULTS: dict[str, Callable[[], None]] = {
+def await_loss(folder: Path) -> None:
+    """Until who started this rank has closed the store."""
+    while not (folder / LOST).exists():
+        time.sleep(0.02)
+
+
+# What happens on the victim; it is given the folder of the run.
+FAULTS: dict[str, Callable[[Path], None]] = {
     "killed": send_itself(signal.SIGKILL),
     "interrupted": send_itself(signal.SIGINT),
     "terminated": send_itself(signal.SIGTERM),
@@ -61,17 +70,21 @@ FAULTS: dict[str, Callable[[], None]] = {
     "error, and lives on": raise_error,
     "out of memory": raise_out_of_memory,
     "interrupted, and lives on": send_itself(signal.SIGINT),
-    "slow": lambda: time.sleep(SLOW_S),
+    "slow": lambda _: time.sleep(SLOW_S),
+    "store lost": await_loss,
 }
 
-
-# What the others are told of a fault that the victim's Python sees.
+# What the others are told of a fault.
+ENDED = "has ended while others waited for it"
 REASONS = {
+    "killed": ENDED,
+    "terminated": ENDED,
     "error": "the victim's own error",
     "error, and lives on": "the victim's own error",
     "out of memory": "the victim has no memory left",
     "interrupted": "KeyboardInterrupt",
     "interrupted, and lives on": "KeyboardInterrupt",
+    "store lost": "the store that the ranks met at is lost",
 }
 
 
@@ -87,8 +100,8 @@ class Victim:
         def sending(*args: Any, **kwargs: Any) -> Any:
             if self.armed:
                 self.armed = False
-                (self.folder / "began").write_text(repr(time.time()), encoding="utf-8")
-                FAULTS[self.fault]()
+                (self.folder / BEGAN).write_text(repr(time.time()), encoding="utf-8")
+                FAULTS[self.fault](self.folder)
             return send(*args, **kwargs)
 
         return sending
@@ -101,7 +114,7 @@ class Training:
         torch.manual_seed(0)
         self.folder = folder
         self.model: Any = autotp.parallelize(build_model(WRITERS["llama"].config(), meta=False))
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+        self.optimizer = torch.optim.Adafactor(self.model.parameters())  # it looks across elements
         self.state = autotp.TrainingState(self.model, self.optimizer)
         self.ids = torch.arange(3, 27).view(2, 12)
         self.loss = torch.tensor(0.0)
@@ -138,7 +151,7 @@ class Training:
 STEP = ("forward", "backward", "clip", "optimizer_step")
 # What is done in both rounds, by the phase of the fault: no more than is needed.
 PHASES = {
-    **dict.fromkeys(STEP[:3], STEP),
+    **dict.fromkeys(STEP, STEP),
     "save": ("save",),
     "save_training": (*STEP, "save_training"),
     "load_training": (*STEP, "save_training", "load_training"),
