@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import autotp
 from autotp.checkpoint.full import state_of
 from autotp.runtime.launch import run_ranks
-from autotp.runtime.ranks import ProcessRanks
+from autotp.runtime.processes import ProcessRanks
 from autotp.runtime.shared import HostGroup
 from benchmarks.peers import libraries, megatron
 
