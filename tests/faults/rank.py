@@ -179,6 +179,7 @@ def play(rank: int, folder: Path, fault: str, phase: str) -> None:
 
 def main() -> None:
     rank, size, port, folder, fault, phase, way = sys.argv[1:]
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
     if way == "gloo":
         host.KEEPS_ORDER = False  # then nothing goes through shared memory
     torch.set_num_threads(1)
