@@ -56,10 +56,11 @@ def _tensors(giver: str, result: Any, shapes: Shapes) -> list[torch.Tensor]:
     plain = type(result) is tuple and set(map(type, result)) == {torch.Tensor}
     # pytree takes longer to say so
     tensors = list(result) if plain else [t for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor)]
-    check_shapes(giver, tensors, shapes)
     for tensor, shape in zip(tensors, shapes, strict=True):
-        if tensor.shape.count(0) > shape.count(0):
-            raise TraceError(f"a {giver} gave an empty value to a program for one that has something in it")
+        for own, size in zip(tensor.shape, shape, strict=True):
+            if own != size and (size is not None or not own):
+                check_shapes(giver, tensors, shapes)
+                raise TraceError(f"a {giver} gave an empty value to a program for one that has something in it")
     return tensors
 
 

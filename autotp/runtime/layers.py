@@ -8,6 +8,7 @@ calls it reads whole weights.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -31,6 +32,8 @@ class ParallelLayer:
         self.module, self.ranks, self.layouts, self.transposed = module, ranks, layouts, transposed
         self.padded = frozenset(name for name, own in layouts.items() if any(map(is_padded, own)))
         self.apart = _is_apart(layouts.get("weight", ()), ranks.size)
+        self.multiply = linear if self.apart else torch.nn.functional.linear
+        self.is_plain = not self.padded and not transposed
 
     def local(self, name: str) -> torch.Tensor | None:
         """A parameter as it enters the computation: the padding gets no gradient."""
@@ -43,9 +46,7 @@ class ParallelLayer:
         """The value times the weight, plus the bias."""
         weight = self.local("weight")
         assert weight is not None
-        if self.transposed:
-            weight = weight.t()
-        return (linear if self.apart else torch.nn.functional.linear)(value, weight, bias)
+        return self.multiply(value, weight.t() if self.transposed else weight, bias)
 
 
 def layer_of(module: nn.Module) -> ParallelLayer | None:
@@ -68,6 +69,9 @@ class ColumnParallelLinear(ParallelLayer):
     """Holds some of the outputs; the input is whole, the output this rank's slice."""
 
     def local_forward(self, value: torch.Tensor) -> torch.Tensor:
+        if self.is_plain:  # each step of Python counts where a token is written
+            held: dict[str, Any] = self.module._parameters
+            return self.multiply(value, held["weight"], held.get("bias"))
         return self.product(value, self.local("bias"))
 
 
@@ -78,7 +82,8 @@ class RowParallelLinear(ParallelLayer):
     """
 
     def local_forward(self, value: torch.Tensor) -> torch.Tensor:
-        return self.product(value)
+        held: dict[str, Any] = self.module._parameters
+        return self.multiply(value, held["weight"]) if self.is_plain else self.product(value)
 
 
 class VocabParallelEmbedding(ParallelLayer):

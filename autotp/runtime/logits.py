@@ -21,11 +21,19 @@ from .loss import cut_cross_entropy
 from .ranks import Ranks
 
 T = torch.Tensor
-POINTWISE = frozenset(
-    {T.float, T.double, T.half, T.bfloat16, T.to, T.contiguous, T.clone, T.detach, T.neg, T.__neg__, T.tanh, T.mul, T.__mul__}
-    | {T.__rmul__, T.div, T.__truediv__, T.add, T.__add__, T.__radd__, T.sub, T.__sub__, T.clamp, torch.clone, torch.neg}
-    | {torch.tanh, torch.mul, torch.div, torch.add, torch.sub, torch.clamp}
-)  # fmt: skip
+# Pointwise functions, all of them smooth at zero, which stands in the padding of a slice: methods by name, and functions.
+METHODS = (
+    *("float", "double", "half", "bfloat16", "to", "contiguous", "clone", "detach", "neg", "__neg__", "tanh", "clamp"),
+    *("mul", "__mul__", "__rmul__", "div", "__truediv__", "add", "__add__", "__radd__", "sub", "__sub__"),
+    *("abs", "__abs__", "cos", "exp", "relu", "sigmoid", "sin", "square"),
+)
+FUNCTIONS = (
+    *(torch.tanh, torch.neg, torch.mul, torch.div, torch.add, torch.sub, torch.clamp, torch.clone),
+    *(torch.abs, torch.cos, torch.exp, torch.relu, torch.sigmoid, torch.sin, torch.square),
+    *(functional.gelu, functional.relu, functional.sigmoid, functional.silu, functional.softplus, functional.tanh),
+)
+POINTWISE = frozenset({*FUNCTIONS, *(getattr(T, name) for name in METHODS)})
+_QUOTIENTS = frozenset({T.div, T.__truediv__, torch.div})
 VIEWS = frozenset({T.view, T.reshape, T.flatten, T.unsqueeze, T.squeeze, torch.reshape, torch.flatten, torch.squeeze})
 _STEPS = (int, slice, torch.Tensor, type(Ellipsis))
 
@@ -158,7 +166,8 @@ def pointwise_of_slices(
     leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if leaf is not logits]
     others = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     fit = all(leaf.dim() <= logits.dim() and (not leaf.dim() or leaf.shape[-1] in (1, layout.size)) for leaf in others)
-    if not fit or "out" in kwargs:
+    divides = func in _QUOTIENTS and not (args and args[0] is logits)
+    if not fit or divides or "out" in kwargs or any(leaf is True for leaf in leaves):  # an activation in place
         return None
 
     def local(operand: Any) -> Any:

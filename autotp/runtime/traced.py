@@ -12,20 +12,15 @@ from torch._dynamo.exc import SkipFrame
 from torch.nn import functional
 from torch.utils import _pytree as pytree
 
-from .logits import Head, cross_entropy_of_slices, keeps_rows, pointwise_of_slices, takes_rows
+from .logits import FUNCTIONS, METHODS, Head, cross_entropy_of_slices, keeps_rows, pointwise_of_slices, takes_rows
 
 _found = threading.local()
 
-_POINTWISE = (
-    *("float", "double", "half", "bfloat16", "to", "contiguous", "clone", "detach", "neg", "__neg__", "tanh", "clamp"),
-    *("mul", "__mul__", "__rmul__", "div", "__truediv__", "add", "__add__", "__radd__", "sub", "__sub__"),
-)
-_FUNCTIONS = (torch.tanh, torch.neg, torch.mul, torch.div, torch.add, torch.sub, torch.clamp, torch.clone)
 _VIEWS = ("view", "reshape", "flatten", "unsqueeze", "squeeze")
 # What Python looks up in a class, and so never asks `__getattr__` for.
 _OF_THE_WHOLE = (
     "__len__ __iter__ __setitem__ __bool__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __matmul__ __rmatmul__ __pow__ __rpow__ "
-    "__rsub__ __rtruediv__ __floordiv__ __mod__ __abs__ __invert__ __and__ __or__ __iadd__ __isub__ __imul__ __itruediv__"
+    "__rsub__ __rtruediv__ __floordiv__ __mod__ __invert__ __and__ __or__ __iadd__ __isub__ __imul__ __itruediv__"
 ).split()
 
 
@@ -104,7 +99,7 @@ class TracedLogits:
             result: Any = None
             if func is functional.cross_entropy and logits[0] is (args[0] if args else kwargs.get("input")):
                 result = cross_entropy_of_slices(*args, **kwargs)
-            elif func in _FUNCTIONS:
+            elif func in FUNCTIONS:
                 result = logits[0]._pointwise(func, args, kwargs)
             if result is not None:
                 return result
@@ -146,7 +141,7 @@ def _of_the_whole(name: str) -> Callable[..., Any]:
     return method
 
 
-for _names, _make in ((_POINTWISE, _pointwise), (_VIEWS, _view), (_OF_THE_WHOLE, _of_the_whole)):
+for _names, _make in ((METHODS, _pointwise), (_VIEWS, _view), (_OF_THE_WHOLE, _of_the_whole)):
     for _name in _names:
         setattr(TracedLogits, _name, _make(_name))
 

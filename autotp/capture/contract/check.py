@@ -12,6 +12,7 @@ from torch import nn
 
 from .source import MISSING, Source, content, own_attributes, static_attribute
 from .values import CONTAINERS, code_of
+from .versions import VERSIONED, check_text, dict_version, entries_of
 
 
 class _Text:
@@ -20,7 +21,7 @@ class _Text:
     def __init__(self) -> None:
         self.names: dict[int, str] = {}
         self.values: list[Any] = []
-        self.terms: dict[str, None] = {}
+        self.terms: dict[str, str | None] = {}  # the dict of which alone a term speaks, by its name
 
     def name(self, value: Any) -> str:
         if id(value) not in self.names:
@@ -28,21 +29,13 @@ class _Text:
             self.values.append(value)
         return self.names[id(value)]
 
-    def add(self, term: str) -> None:
-        self.terms.setdefault(term)
+    def add(self, term: str, entries: Any = None) -> None:
+        """A term; `entries` if it says something of these alone, and of nothing that is in them."""
+        self.terms.setdefault(term, self.name(entries) if type(entries) in VERSIONED else None)
 
     def compiled(self) -> Callable[[], bool]:
-        given = ", ".join(f"v{i}" for i in range(len(self.values)))
-        lines = [
-            f"def bind({given}):",
-            " def unchanged():",
-            "  try:",
-            f"   return {' and '.join(self.terms) or 'True'}",
-        ]
-        text = "\n".join(
-            [*lines, "  except (LookupError, AttributeError, ValueError, TypeError, RuntimeError):", "   return False"]
-        )
-        made: Callable[[], bool] = _made(text + "\n return unchanged\n")(*self.values)
+        given = [f"v{i}" for i in range(len(self.values))]
+        made: Callable[[], bool] = _made(check_text(self.terms, given))(dict_version, *self.values)
         return made
 
     def shared(self) -> Callable[[], bool]:
@@ -102,10 +95,7 @@ def _held(holder: Any, kind: str) -> Any:
 
 def _entry(text: _Text, entries: Any, key: Any, value: Any) -> None:
     held, name = text.name(entries), repr(key) if isinstance(key, (str, int)) else text.name(key)
-    if value is MISSING:
-        text.add(f"{name} not in {held}")
-    else:
-        text.add(f"{held}[{name}] is {text.name(value)}")
+    text.add(f"{name} not in {held}" if value is MISSING else f"{held}[{name}] is {text.name(value)}", entries)
 
 
 def _attribute(text: _Text, holder: Any, key: str, value: Any) -> None:
@@ -133,12 +123,10 @@ def _item(text: _Text, holder: Any, key: Any, value: Any) -> None:
 
 
 def _hooks(text: _Text, holder: nn.Module, key: str, value: tuple[Any, ...]) -> None:
-    hooks = f"{text.name(own_attributes(holder))}[{key!r}]"
-    text.add(
-        f"tuple({hooks}.items()) == {text.name(tuple(own_attributes(holder)[key].items()))}"
-        if value
-        else f"not {hooks}"
-    )
+    hooks = own_attributes(holder)[key]
+    _entry(text, own_attributes(holder), key, hooks)
+    name = text.name(hooks)
+    text.add(f"tuple({name}.items()) == {text.name(tuple(hooks.items()))}" if value else f"not {name}")
 
 
 def _global(text: _Text, holder: Any, key: str, value: Any) -> None:
@@ -149,17 +137,22 @@ def _global(text: _Text, holder: Any, key: str, value: Any) -> None:
 def _class(text: _Text, holder: type, key: str, value: Any) -> None:
     if value is MISSING and holder.__module__.startswith("torch."):
         return  # nobody adds to torch's classes what hides what their objects hold
-    if value is MISSING:
-        _absent(text, holder, key, value)
-    elif getattr(holder, key, MISSING) is value:
-        text.add(f"{text.name(holder)}.{key} is {text.name(value)}")
-    else:
-        owner = static_attribute(holder, key)[1]
-        text.add(f"{text.name(vars(owner))}[{key!r}] is {text.name(value)}")
+    _static(text, holder, key, value)
 
 
-def _absent(text: _Text, holder: type, key: str, value: Any) -> None:
-    text.add(f"not hasattr({text.name(holder)}, {key!r})")
+def _static(text: _Text, holder: type, key: str, value: Any) -> None:
+    """What a class gives for a name: the entry of the first class in its order that has one."""
+    owner = static_attribute(holder, key)[1]
+    order = holder.__mro__
+    text.add(f"{text.name(holder)}.__mro__ is {text.name(order)}")
+    for kind in filter(_may_change, order if owner is None else order[: order.index(owner)]):
+        _entry(text, entries_of(kind), key, MISSING)
+    if owner is not None:
+        _entry(text, entries_of(owner), key, value)
+
+
+def _may_change(kind: type) -> bool:
+    return bool(kind.__flags__ & _HEAP_TYPE)
 
 
 def _slot(text: _Text, holder: Any, key: str, value: Any) -> None:
@@ -176,7 +169,7 @@ def _cell(text: _Text, holder: Any, key: str, value: Any) -> None:
 
 
 def _type(text: _Text, holder: Any, key: None, value: type) -> None:
-    if not isinstance(holder, type) and type(holder).__flags__ & _HEAP_TYPE:  # of others it cannot change
+    if not isinstance(holder, type) and _may_change(type(holder)):
         text.add(f"type({text.name(holder)}) is {text.name(type(holder))}")
 
 
@@ -191,14 +184,15 @@ def _content(text: _Text, holder: Any, key: None, value: Any) -> None:
     elif isinstance(value, int):
         text.add(f"len({text.name(holder)}) == {value}")
     elif isinstance(holder, dict):
-        text.add(f"tuple({text.name(holder)}) == {text.name(value)}")
+        text.add(f"tuple({text.name(holder)}) == {text.name(value)}", holder)
     else:
         text.add(f"{text.name(content)}({text.name(holder)}) == {text.name(value)}")
 
 
 def _probe(text: _Text, holder: Any, key: Callable[[Any], Any], value: Any) -> None:
     if key is code_of:
-        text.add(f"{text.name(vars(holder))} == {text.name(dict(vars(holder)))}")
+        entries = entries_of(holder)
+        text.add(f"{text.name(entries)} == {text.name(dict(entries))}", entries)
         return
     text.add(f"{text.name(key)}({text.name(holder)}) == {text.name(value)}")
 
@@ -215,7 +209,7 @@ _TERMS: Mapping[str, Callable[[_Text, Any, Any, Any], None]] = {
     "slot": _slot,
     "type": _type,
     "class": _class,
-    "absent": _absent,
+    "absent": _static,
     "item": _item,
     "hooks": _hooks,
     "global": _global,
