@@ -1,8 +1,8 @@
 """What lasts while a model is captured.
 
 One thread at a time does it: functions, classes and settings that a process has once are others meanwhile, and fake tensors
-are remembered by torch for all threads. torch logs a traceback for every operator that fails on fake tensors; here that is
-an answer, which the plan gives as a reason.
+are remembered by torch for all threads. So is that symbols are traced: who compares sizes of a graph waits, too.
+torch logs a traceback for every operator that fails on fake tensors; here that is an answer, which the plan gives as a reason.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import functools
 import operator
 import types
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -102,6 +102,18 @@ def _of_copy(value: Any, memo: Mapping[int, nn.Module], depth: int = 6) -> Any:
     parts, build = make(value)
     copied = [_of_copy(part, memo, depth - 1) for part in parts]
     return value if all(map(operator.is_, copied, parts)) else build(copied)
+
+
+def copied_in(value: Any, copied: Any) -> Iterator[Any]:
+    """Everything in a value that is another thing in its copy, the value included."""
+    make = _COPIES.get(dict if isinstance(value, dict) else type(value))
+    if value is copied or make is None or type(value) is not type(copied):
+        return
+    yield value
+    parts, others = make(value)[0], make(copied)[0]
+    if len(parts) == len(others):
+        for part, other in zip(parts, others, strict=True):
+            yield from copied_in(part, other)
 
 
 def _method(value: types.MethodType) -> _Parts:

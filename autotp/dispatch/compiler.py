@@ -14,6 +14,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from ..axes.infer import infer
 from ..axes.layout import Layout
 from ..axes.rules import function_rules, operator_rules
+from ..capture.capturing import capturing
 from ..capture.contract.guards import Contract
 from ..capture.opaque import Widths
 from ..capture.signature import CallSite, VaryingDims
@@ -154,6 +155,7 @@ class Compiler:
         self.varying.observe_reads(traced.handle_guards)
         return traced
 
+    @capturing()
     def _new(self, call: LiveUnit, site: CallSite, cut: bool) -> tuple[Traced, Program]:
         self._check_changes(site, call.positions, cut)
         other = self._known(call, site, call.positions, frozenset(), not cut) if self.sequence else None

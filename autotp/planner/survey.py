@@ -16,6 +16,8 @@ from ..axes.facts import Typing
 from ..axes.infer import infer
 from ..axes.rules import function_rules, operator_rules
 from ..axes.term import Pin, pin
+from ..capture.capturing import capturing
+from ..capture.contract.memo import left_alone
 from ..capture.record import Recording, record
 from ..capture.signature import VaryingDims, call_site
 from ..capture.trace import trace
@@ -44,6 +46,8 @@ class Survey:
     seconds: dict[str, float] = field(default_factory=lambda: {"capture": 0.0, "inference": 0.0})
 
 
+@capturing()
+@left_alone()
 def survey(model: nn.Module, examples: Sequence[Example], rules: tuple[Path, ...] = ()) -> Survey:
     """Trace every unit structure of a model as the examples (two calls of different sizes) call it.
 

@@ -9,6 +9,7 @@ from typing import Unpack
 from torch import nn
 
 from ..axes.layout import Layout
+from ..capture.capturing import capturing
 from ..dispatch.apply import check_plan, make_compilers
 from ..dispatch.compiler import Compiler
 from ..huggingface import models
@@ -67,6 +68,7 @@ class Session:
         """The survey of the model."""
         return apply_settings(self.module, survey(self.module, self.examples, self.folders), self.settings)
 
+    @capturing()
     def plan(self, tp: int) -> Plan:
         """The best plan for so many ranks."""
         check_size(tp)
@@ -81,14 +83,17 @@ class Session:
         )
         return self.bounded(made)
 
+    @capturing()
     def extended(self, plan: Plan, held: Mapping[str, tuple[Layout, ...]]) -> Plan:
         """A plan made for some of the modules as one for all: the parameters in `held` stay cut as they are."""
         return self.bounded(extend_plan(plan, self.module, self.found, held, self.machine))
 
+    @capturing()
     def bounded(self, plan: Plan) -> Plan:
         """A plan with what is sent where values cut over positions begin and end."""
         return with_boundaries(self.module, self.found, plan, self.examples[0], self.folders)
 
+    @capturing()
     def accepted(self, plan: Plan, tp: int) -> Plan:
         """A plan that somebody gives, proved sound, with the collectives that its layouts need.
 
@@ -97,6 +102,7 @@ class Session:
         check_plan(self.module, plan, tp)
         return accept(plan, self.found, self.folders)
 
+    @capturing()
     def diff(self, plan: Plan) -> Diff:
         """What a plan does to the graph of every unit."""
         return make_diff(self.module, self.found, plan, self.folders)

@@ -86,7 +86,7 @@ class Attributes(Reach):
         found = original(twin, name)
         if isinstance(found, CONTAINERS):
             self.snapshots.take(found, lambda: f"{source}.{name}")
-        return found
+        return self.twins.get(id(found), found)
 
     def _note_attribute(self, value: Any, name: str, source: Source) -> None:
         """Where Python looks for an attribute: at what the class says, and in the object itself."""

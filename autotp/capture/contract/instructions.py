@@ -94,7 +94,7 @@ class Instructions(Attributes):
             self.note(source, "slot", "__code__")
             for name in captured:
                 cell = self.note(source, "cell", name)
-                self._reach_held(cell.get(self.live), cell)
+                self._reach_held(cell.get(self.live), cell, function)
             for name in ("__defaults__", "__kwdefaults__"):
                 if getattr(function, name):
                     slot = self.note(source, "slot", name)
@@ -112,10 +112,17 @@ class Instructions(Attributes):
             self.snapshots.take(environment._data, lambda: "the environment")
             self.refuse("it changes the environment, which outlives the call")
 
-    def _reach_held(self, value: Any, source: Source) -> None:
+    def _reach_held(self, value: Any, source: Source, function: Any) -> None:
         """As `reach`; a module of the unit may stand in a closure, which the twin's has its twin in."""
-        if id(value) not in self.twins:
+        if id(value) in self.twins:
+            self.holders.append((function, value))
+        else:
             self.reach(value, source)
+
+    def _refuse_named(self, value: Any) -> None:
+        """Of a module of the unit that code names: there a trace cannot put the twin's."""
+        if id(value) in self.twins:
+            self.refuse_part(value)
 
     def act(self, frame: types.FrameType, action: Action) -> None:
         """An instruction reads a global, or writes what outlives the call."""
@@ -190,6 +197,7 @@ class Instructions(Attributes):
             if found is not _BUILTINS.get(name) and found is not is_instance:
                 self.reach(found, self.note(self.fixed(vars(builtins)), "item", name))
             return
+        self._refuse_named(namespace[name])
         self.reach(namespace[name], source)
         self._read_names(namespace[name], source, action.names)
 
@@ -224,13 +232,11 @@ class Instructions(Attributes):
             if found is MISSING:
                 self._ask_torch(value, name, held_by)
                 return
-            (self._reach_code if isinstance(value, type) else self._reach_named)(found, source)
+            self._refuse_named(found)
+            (self._reach_code if isinstance(value, type) else self.reach)(found, source)
             value = found
 
     def _ask_torch(self, value: Any, name: str, source: Source) -> None:
         """A setting of torch that is an attribute of an object of its own, or of a Python module that computes it."""
         if is_of_torch(type(value)) and isinstance(getattr(value, name, MISSING), PLAIN):
             self.note(source, "probe", attribute(name))
-
-    def _reach_named(self, value: Any, source: Source) -> None:
-        self.reach(value, source)

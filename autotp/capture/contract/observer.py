@@ -76,9 +76,10 @@ class Observer(Instructions):
             self.watch.end()
             if collecting:
                 gc.enable()
-            written = self.snapshots.restore()
+            written = self.snapshots.restore(self.parts)
         if lenient:
             return
+        self.refuse_foreign_holders()
         if self.problem is not None:
             raise TraceError(self.problem)
         if written is not None:

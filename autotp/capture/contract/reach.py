@@ -12,7 +12,9 @@ import numpy
 import torch
 from torch import nn
 
+from ..clone import copied_in
 from .answers import is_outside, question
+from .memo import cache_state
 from .modes import Modes
 from .notes import Notes
 from .snapshot import is_module_of_library, is_of_library
@@ -49,6 +51,7 @@ class Reach(Notes):
         self.memory: set[int] = set()  # where tensors of the state lie
         self.functions: dict[types.CodeType, list[tuple[Any, Source]]] = {}
         self.classes: set[type] = set()
+        self.holders: list[tuple[Any, nn.Module]] = []  # what has a module of the unit in it, with that
         self.watch = Watch()
 
     def reach(self, value: Any, source: Source) -> None:
@@ -89,6 +92,25 @@ class Reach(Notes):
         moving = not isinstance(value, threading.local)
         self.refuse(f"it reads {source}, and nothing can tell what a {type(value).__qualname__} gives", moving)
 
+    def refuse_part(self, value: nn.Module) -> None:
+        """Of a module of the unit that the traced code has in its hands in place of the twin's."""
+        self.refuse(
+            f"it keeps {type(value).__name__}, a part of its own, where a trace cannot put another in its place"
+        )
+
+    def refuse_foreign_holders(self) -> None:
+        """Of what holds modules of the unit, if it is nothing of which the twin has a copy with its own in their place."""
+        if not self.holders:
+            return
+        copied = {
+            id(value)
+            for live, _ in self.parts.values()
+            for value in copied_in(own_attributes(live), own_attributes(self.twins[id(live)]))
+        }
+        for holder, part in self.holders:
+            if id(holder) not in copied:
+                self.refuse_part(part)
+
     def _reach_part(self, value: nn.Module, source: Source) -> None:
         """A module of the unit: that it is this one of them is guarded."""
         stands = self.twins.get(id(value), value)
@@ -105,6 +127,8 @@ class Reach(Notes):
     def _reach_tensor(self, value: torch.Tensor, source: Source) -> None:
         if isinstance(value, nn.Parameter):
             self.refuse(f"it reads a parameter at {source} rather than as a parameter of its own modules")
+        if any(value is buffer for buffer in self.live.buffers()):
+            self.refuse(f"it reads a buffer at {source} rather than as a buffer of its own modules")
         self.tensors[id(value)] = value, source
         self.memory |= {memory_of(value)} - {0}
 
@@ -126,6 +150,8 @@ class Reach(Notes):
                 self.reach(item, self.note(source, "attribute", name))
 
     def _reach_method(self, value: Any, source: Source) -> None:
+        if id(value.__self__) in self.twins:
+            self.holders.append((value, value.__self__))
         self._reach_slots(value, source, ("__func__", "__self__"))
 
     def _reach_member(self, member: Enum, source: Source) -> None:
@@ -192,7 +218,7 @@ class Reach(Notes):
             self.reach(getattr(value, name), self.note(source, "slot", name))
 
     def _reach_cache(self, value: Any, source: Source) -> None:
-        self.note(source, "probe", PROBES["cache"])
+        self.note(source, "probe", cache_state)
         self.snapshots.take_cache(value)
         self.reach(value.__wrapped__, self.step(source, "slot", "__wrapped__"))
 
@@ -219,6 +245,8 @@ class Reach(Notes):
             else enumerate(value)
         )
         for key, item in list(items):
+            if id(item) in self.twins:
+                self.holders.append((value, item))
             if id(item) in self.twins or id(item) in self.parts:
                 self._reach_part(item, self.note(source, "item", key))
             else:

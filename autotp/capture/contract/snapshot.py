@@ -10,7 +10,7 @@ import pickle
 import random
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
+from .memo import Memo, note
 from .source import MISSING, own_attributes
 from .values import BUFFERS
 
@@ -29,7 +30,7 @@ class Snapshots:
     def __init__(self) -> None:
         self.taken: dict[int, tuple[Any, Any, Callable[[], str]]] = {}
         self.entries: list[tuple[dict[str, Any], str, Any]] = []
-        self.caches: list[tuple[Any, int]] = []
+        self.caches: list[Memo] = []
         self.cells: list[tuple[types.CellType, Any]] = []
         self.classes: dict[type, tuple[dict[str, Any], Callable[[], str]]] = {}
         self.numbers: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -45,8 +46,8 @@ class Snapshots:
         self.entries.append((namespace, name, namespace.get(name, MISSING)))
 
     def take_cache(self, function: Any) -> None:
-        """Remember how many results a memoising function keeps."""
-        self.caches.append((function, function.cache_info().currsize))
+        """Remember which results a memoising function keeps."""
+        self.caches.append(note(function))
 
     def take_cell(self, cell: types.CellType) -> None:
         """Remember a variable of a closure."""
@@ -68,9 +69,9 @@ class Snapshots:
         if id(generator) not in self.random:
             self.random[id(generator)] = generator, _drawn(generator), name
 
-    def restore(self) -> str | None:
+    def restore(self, stand_ins: Container[int]) -> str | None:
         """Put back what was written; returns what it was, None if nothing was. Numbers in tensors are put back and not
-        spoken of: a program writes them itself."""
+        spoken of: a program writes them itself. `stand_ins` are the ids of what the trace had in the place of modules."""
         with _plainly():
             for tensor, numbers in reversed(self.numbers):
                 tensor.copy_(numbers)
@@ -81,7 +82,8 @@ class Snapshots:
                 namespace.pop(key, None)
             else:
                 namespace[key] = old
-        written = [*self._restore_values(), *self._restore_classes(), *self._restore_random(), *self._restore_caches()]
+        written = [*self._restore_values(), *self._restore_classes(), *self._restore_random()]
+        written += self._restore_caches(stand_ins)
         return written[0] if written else None
 
     def _restore_values(self) -> Iterator[str]:
@@ -107,16 +109,15 @@ class Snapshots:
                 yield name()
                 _set_drawn(generator, state)
 
-    def _restore_caches(self) -> Iterator[str]:
-        """Results that are tensors are a trace's own; any others are what the model would have kept."""
-        for function, size in self.caches:
-            if function.cache_info().currsize == size:
-                continue
-            if function.cache_info().maxsize is not None:  # Python does not show the results
-                function.cache_clear()
-            elif _holds_tensors(function):
-                yield f"what {function.__name__} keeps"
-                function.cache_clear()
+    def _restore_caches(self, stand_ins: Container[int]) -> Iterator[str]:
+        """Results for a trace's own tensors and modules nobody finds again; any others are what the model would have kept."""
+        for memo in self.caches:
+            if memo.has_dropped():
+                yield f"what {memo.function.__name__} keeps"
+            for key, result in memo.added().items():
+                if _is_of_trace(key, stand_ins) or _is_of_trace(result, stand_ins):
+                    yield f"what {memo.function.__name__} keeps"
+                    memo.forget(key)
 
 
 @contextmanager
@@ -126,13 +127,13 @@ def _plainly() -> Iterator[None]:
         yield
 
 
-def _holds_tensors(value: Any, depth: int = 4) -> bool:
-    if isinstance(value, torch.Tensor):
+def _is_of_trace(value: Any, stand_ins: Container[int], depth: int = 4) -> bool:
+    """Returns if a value is, or has in it, a tensor or something that stands for a module."""
+    if isinstance(value, torch.Tensor) or id(value) in stand_ins:
         return True
-    inside = (
-        [] if not depth or isinstance(value, (type, types.ModuleType, types.FunctionType)) else gc.get_referents(value)
-    )
-    return any(_holds_tensors(part, depth - 1) for part in inside)
+    is_code = isinstance(value, (type, types.ModuleType, types.FunctionType))
+    inside = gc.get_referents(value) if depth and not is_code else []
+    return any(_is_of_trace(part, stand_ins, depth - 1) for part in inside)
 
 
 _HEAP_TYPE = 1 << 9

@@ -7,7 +7,6 @@ import collections
 import contextvars
 import ctypes
 import functools
-import gc
 import importlib.machinery
 import os
 import random
@@ -196,15 +195,6 @@ def array_state(value: Any) -> Any:
     return value.shape, str(value.dtype), value.tobytes()
 
 
-def cache_state(value: Any) -> Any:
-    """The results that a memoising function keeps, by value where they are constants, or how many it has computed."""
-    info = value.cache_info()
-    if info.maxsize is not None:  # Python does not show the results
-        return info.misses, info.currsize
-    kept = [part for held in gc.get_referents(value) if type(held) is dict for part in held.values()]
-    return tuple(repr(result) if isinstance(result, PLAIN) else id(result) for result in kept)
-
-
 def variable_state(value: Any) -> Any:
     """What a context variable is set to."""
     return value.get(MISSING)
@@ -274,7 +264,6 @@ def builtin_self(value: Any) -> Any:
 
 PROBES: dict[str, Callable[[Any], Any]] = {
     "array": array_state,
-    "cache": cache_state,
     "variable": variable_state,
     "bound": builtin_self,
 }
