@@ -96,3 +96,14 @@ def test_the_map_of_the_passes_names_every_file_there_is() -> None:
     )
     assert len(rows) == len(set(rows)) > 15
     assert [row for row in rows if not (ROOT / "autotp" / row).is_file()] == []
+
+
+def test_the_files_that_contributing_names_exist() -> None:
+    text = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:autotp|rules|tests|docs)/[\w./]*)`", text)) | {"CHANGELOG.md"}
+    assert len(named) > 30
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+    folders = {f"autotp/{path.name}/" for path in (ROOT / "autotp").iterdir() if (path / "__init__.py").is_file()}
+    assert folders - named == {"autotp/outside/"}  # reads files of others for all of them
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    assert set(re.findall(r"`?make ([a-z]+)", text)) <= targets

@@ -32,10 +32,12 @@ class Session:
 
     Args:
         model: the dense module.
-        example, wishes: as for `autotp.plan`.
+        example: as for `autotp.plan`.
+        wishes: as for `autotp.plan`.
 
     Raises:
-        UsageError: an argument is wrong. RuleError: a rule file is wrong.
+        UsageError: an argument is wrong.
+        RuleError: a rule file is wrong.
     """
 
     def __init__(self, model: nn.Module, *, example: object = None, **wishes: Unpack[Wishes]) -> None:

@@ -53,8 +53,9 @@ def shard(
         wishes: as for `autotp.plan`.
 
     Raises:
-        CheckpointError: a file cannot be read or written, or `out` has something that `shard` did not write. UsageError,
-            PlanError: an argument is wrong.
+        CheckpointError: a file cannot be read or written, or `out` has something that `shard` did not write.
+        UsageError: an argument is wrong.
+        PlanError: the plan is for another model or number of ranks.
     """
     check_size(tp)
     opened = open_checkpoint(source)

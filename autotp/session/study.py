@@ -28,10 +28,12 @@ PRECISION = torch.bfloat16  # of two bytes, as plans count
 
 
 class Study(Session):
-    """A session that also tells: what plans of several sizes cost, and why they are as they are.
+    """One model, and questions about it: plans of several sizes, what they cost, and the reasons for them.
 
     Args:
-        model, example, wishes: as for `autotp.plan`.
+        model: as for `autotp.plan`.
+        example: as for `autotp.plan`.
+        wishes: as for `autotp.plan`.
     """
 
     def __init__(self, model: Source, *, example: object = None, **wishes: Unpack[Wishes]) -> None:
