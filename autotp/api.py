@@ -46,8 +46,8 @@ def plan(
 
             - `hardware` (str): a node from `rules/hardware`. Its rates decide which collectives are cheaper.
             - `tokens` (int): the number of tokens in one step, for which collectives are compared.
-            - `settings` (a mapping of str to str): parts of the model that stay whole, or that one chain rule alone may cut, as in
-              `{"model.layers.*.mlp": "replicate"}`.
+            - `settings` (a mapping of str to str): parts of the model that stay whole, or that one chain rule alone may cut, as
+              in `{"model.layers.*.mlp": "replicate"}`.
             - `gather_logits` (bool): whether a head over the vocabulary gives whole logits on every rank. If not, they are a
               `DTensor` cut over the vocabulary, and nothing is sent; `.full_tensor()` makes them whole.
             - `sequence_parallel` (bool): whether blocks pass on values that are cut over the positions of a sequence, of any
@@ -127,8 +127,8 @@ def parallelize(
         mesh: a mesh of one dimension, or one with a dimension named "tp", instead of `tp`. Its groups are used.
         plan: a plan from `autotp.plan`, edited or not. Without it, the best plan is made here.
         sum_in_float32: whether ranks add up bfloat16 and float16 values in float32, which sends twice the planned bytes.
-        device: where this rank computes. Without it, this is the accelerator that the model is on, or that the mesh or the process
-            group is for. If there are several, it is the current one, or number `LOCAL_RANK`. Without any, it is the CPU.
+        device: where this rank computes. Without it, this is the accelerator that the model is on, or that the mesh or the
+            process group is for; of several the current one, or number `LOCAL_RANK`; the CPU if there is none.
         example: as for `autotp.plan`.
         wishes: as for `autotp.plan`. A plan that is given has its own; `rules` must be given again.
 

@@ -53,7 +53,7 @@ def from_pretrained(
             that `autotp.shard` wrote, or a model id.
         tp: number of ranks; the world size unless given.
         mesh: as for `autotp.parallelize`.
-        dtype: the dtype of the weights. Without it, it is what transformers takes: that of the configuration, else of the checkpoint.
+        dtype: of the weights. Without it, the one that transformers takes: that of the configuration, else of the checkpoint.
         plan: a plan from `autotp.plan`. Without it, rank 0 makes the plan, and keeps it in the folder `$AUTOTP_CACHE`
             (`~/.cache/autotp/plans` if that is not set) for the next time that an equal model is loaded.
         device: where this rank computes and its weights go, as for `autotp.parallelize`.
