@@ -13,6 +13,7 @@ from ..dispatch.apply import check_plan, make_compilers
 from ..dispatch.compiler import Compiler
 from ..huggingface import models
 from ..huggingface.examples import examples_for
+from ..outside.progress import doing
 from ..planner import cost
 from ..planner.cost import DEFAULT_HARDWARE, Workload
 from ..planner.extend import extend_plan
@@ -67,7 +68,9 @@ class Session:
     @cached_property
     def found(self) -> Survey:
         """The survey of the model."""
-        return apply_settings(self.module, survey(self.module, self.examples, self.folders), self.settings)
+        with doing(f"tracing the blocks of {type(self.module).__name__}"):
+            found = survey(self.module, self.examples, self.folders)
+        return apply_settings(self.module, found, self.settings)
 
     def plan(self, tp: int) -> Plan:
         """The best plan for so many ranks."""
