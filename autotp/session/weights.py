@@ -45,8 +45,8 @@ def from_pretrained(
 ) -> Any:
     """Load a transformers model as one rank's part of a tensor-parallel one; each rank reads only what it keeps.
 
-    Call it on every rank inside `torchrun`. The model comes in eval mode, as from transformers. What it read is
-    in `autotp.loading(model)`, and rank 0 logs it for all ranks.
+    Call it on every rank inside `torchrun`. The model is in eval mode, as from transformers. `autotp.loading(model)` says what
+    this rank read, and rank 0 logs it for all ranks.
 
     Args:
         source: the folder of a checkpoint (safetensors or `pytorch_model.bin`, one file or several with an index), a folder
