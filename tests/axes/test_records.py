@@ -65,13 +65,13 @@ ARGUMENTS: dict[str, tuple[object, ...]] = {
     "slice": (0, 1, 2),
     "transpose": (0, 1),
     "permute": ([1, 0],),
-    "view": ([12],),
+    "view": ([1, 3, 4],),
 }
 
 
 def result_of(name: str) -> torch.Tensor:
-    """An operator on positive numbers that want a gradient."""
-    operand = (torch.rand(3, 4) + 0.5).requires_grad_()
+    """An operator on positive numbers that want a gradient, and do not lie in order."""
+    operand = (torch.rand(4, 3) + 0.5).t().requires_grad_()
     return getattr(aten, name)(operand, *ARGUMENTS.get(name, ()))
 
 
