@@ -4,10 +4,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+DOCS := .venv/.docs
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv lint test wheel matrix demo bench-planning bench-inference bench-gpu bench-load bench-steps bench-train zoo sweep long faults hunt hunt-files
+.PHONY: help venv lint test docs wheel matrix demo bench-planning bench-inference bench-gpu bench-load bench-steps bench-train zoo sweep long faults hunt hunt-files
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +31,13 @@ lint: $(INSTALLED) ## ruff (rules and format), and mypy of the package and of a 
 
 test: lint ## lint, then all tests
 	$(BIN)/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder
+
+$(DOCS): $(INSTALLED)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $@
+
+docs: $(DOCS) ## build this documentation as a site in site/; a warning or a dead link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 sweep: $(INSTALLED) ## what `make test` runs a sample of: more families on real ranks, longer lists of cases, more killed runs
 	$(BIN)/python -m pytest -q -n auto --sweep

@@ -42,20 +42,22 @@ def plan(
         tp: number of ranks, at least 1.
         example: for a module that is not from transformers, the arguments of one forward: a tensor, a tuple of
             arguments, a dict of keyword arguments, or `(args, kwargs)`. Only shapes and dtypes matter.
-        wishes: the rest, all by name:
+        wishes: how the model is cut, each by name:
 
-            hardware: a node from `rules/hardware`, used to weigh collectives against each other.
-            tokens: tokens of one step that collectives are weighed at.
-            settings: parts of the model that are left whole, or cut by one chain rule only, as in
-                `{"model.layers.*.mlp": "replicate"}`.
-            gather_logits: whether a head over the vocabulary gives whole logits on every rank. Else they are a `DTensor` cut over
-                the vocabulary, and nothing is sent; `.full_tensor()` makes them whole.
-            sequence_parallel: whether blocks hand on values cut over the positions of a sequence, of any length: a rank keeps
-                less for the backward, and sends as much. Calls without gradients, and sequences shorter than `tp`, are not cut.
-            rules: folders with rules of your own, laid out as `rules/` is.
+            - `hardware` (str): a node from `rules/hardware`. Its rates decide which collectives are cheaper.
+            - `tokens` (int): the number of tokens in one step, for which collectives are compared.
+            - `settings` (a mapping of str to str): parts of the model that stay whole, or that one chain rule alone may cut, as
+              in `{"model.layers.*.mlp": "replicate"}`.
+            - `gather_logits` (bool): whether a head over the vocabulary gives whole logits on every rank. If not, they are a
+              `DTensor` cut over the vocabulary, and nothing is sent; `.full_tensor()` makes them whole.
+            - `sequence_parallel` (bool): whether blocks pass on values that are cut over the positions of a sequence, of any
+              length. A rank then keeps less for the backward, and sends as much. Calls without gradients, and sequences
+              shorter than `tp`, are not cut.
+            - `rules` (a sequence of paths): folders with your own rules, laid out like `rules/`.
 
     Raises:
-        UsageError: an argument is wrong. RuleError: a rule file is wrong.
+        UsageError: an argument is wrong.
+        RuleError: a rule file is wrong.
     """
     check_size(tp)
     return Study(model, example=example, **wishes).plan(tp)
@@ -70,18 +72,21 @@ def diff(
     example: Any = None,
     **wishes: Unpack[Wishes],
 ) -> GraphDiff:
-    """What parallelisation over `tp` ranks does to the graph of every unit: see `.text()`, `.html(path)`, `.json()`.
+    """Show what cutting a model over `tp` ranks does to the graph of every unit: `.text()`, `.html(path)`, `.json()`.
 
     Needs no process group, no weights and no GPU; the model is left as it is.
 
     Args:
-        model, example, wishes: as for `autotp.plan`.
+        model: as for `autotp.plan`.
         tp: number of ranks, at least 1.
         plan: the plan to show; the best one unless given.
         compare: further numbers of ranks, shown beside the first.
+        example: as for `autotp.plan`.
+        wishes: as for `autotp.plan`.
 
     Raises:
-        UsageError: an argument is wrong. PlanError: the plan is for another model or number of ranks.
+        UsageError: an argument is wrong.
+        PlanError: the plan is for another model or number of ranks.
         UnsoundPlanError: the plan cuts what must stay whole.
     """
     for size in (tp, *compare):
@@ -110,26 +115,28 @@ def parallelize(
 ) -> Model:
     """Make a model one rank's part of a tensor-parallel model, in place, and return it.
 
-    Call it on every rank inside `torchrun`, on equal models. This rank's part goes onto the accelerator that is its own, which
-    is the current device afterwards; inputs are expected there. Parameters on the meta device stay there.
+    Call it on every rank inside `torchrun`, on equal models. The part of this rank goes onto this rank's accelerator, which then
+    is the current device; put inputs there. Parameters on the meta device stay there.
 
-    Call it again after adapters were added to a parallel model, or merged and taken out: what is cut stays as it is, and
-    what is new is cut with it. Make the optimizer after that.
+    Call it again after you added adapters to a parallel model, or merged and removed them. What is cut already stays as it is,
+    and the new parameters are cut too. Make the optimizer after that.
 
     Args:
-        model: the dense module; its weights may be on any device. For one of peft's, the model within it.
+        model: the dense module; its weights may be on any device. Of a model of peft, the model inside is cut.
         tp: number of ranks; the world size unless given. It must divide the world size: neighbouring ranks form a group.
-        mesh: a one-dimensional mesh, or one with a dim named "tp", instead of `tp`. Its groups are the ones used.
-        plan: a plan from `autotp.plan`, edited or not; made here unless given.
+        mesh: a mesh of one dimension, or one with a dimension named "tp", instead of `tp`. Its groups are used.
+        plan: a plan from `autotp.plan`, edited or not. Without it, the best plan is made here.
         sum_in_float32: whether ranks add up bfloat16 and float16 values in float32, which sends twice the planned bytes.
-        device: where this rank computes. Unless given, the accelerator that the model is on or that the mesh or the process group
-            is for, of several the current one or that of number `LOCAL_RANK`; the CPU where there is none.
-        example, wishes: as for `autotp.plan`; a given plan says them itself, but for the rules.
+        device: where this rank computes. Without it, this is the accelerator that the model is on, or that the mesh or the
+            process group is for; of several the current one, or number `LOCAL_RANK`; the CPU if there is none.
+        example: as for `autotp.plan`.
+        wishes: as for `autotp.plan`. A plan that is given has its own; `rules` must be given again.
 
     Raises:
-        UsageError: no process group, or a wrong argument. PlanError: the plan is for another model or group.
-        UnsoundPlanError: the plan cuts what must stay whole. Where the model's inputs are not known, and no example is given,
-            that is found at the first call of the unit.
+        UsageError: there is no process group, or an argument is wrong.
+        PlanError: the plan is for another model or group.
+        UnsoundPlanError: the plan cuts what must stay whole. If the inputs of the model are not known and there is no
+            `example`, the first call of the unit raises it.
     """
     if not isinstance(model, nn.Module):
         raise UsageError(

@@ -47,7 +47,7 @@ class VerificationError(AutotpError):
 
 
 class RankLostError(AutotpError):
-    """Another rank of the group has ended, does not come to a collective, or runs another one."""
+    """Another rank of the group has ended, did not come to a collective, or runs a different one."""
 
     exit_code = 1
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+import autotp
 from autotp.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -96,3 +99,39 @@ def test_the_map_of_the_passes_names_every_file_there_is() -> None:
     )
     assert len(rows) == len(set(rows)) > 15
     assert [row for row in rows if not (ROOT / "autotp" / row).is_file()] == []
+
+
+def test_the_files_that_contributing_names_exist() -> None:
+    text = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:autotp|rules|tests|docs)/[\w./]*)`", text)) | {"CHANGELOG.md"}
+    assert len(named) > 30
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+    folders = {f"autotp/{path.name}/" for path in (ROOT / "autotp").iterdir() if (path / "__init__.py").is_file()}
+    assert folders - named == {"autotp/outside/"}  # reads files of others for all of them
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    assert set(re.findall(r"`?make ([a-z]+)", text)) <= targets
+
+
+def hooks() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("hooks", ROOT / "docs" / "_site" / "hooks.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_reference_has_everything_that_is_exported() -> None:
+    home, pages = hooks().home, hooks().pages()
+    text = "\n".join(pages.values())
+    for name in autotp.__all__:
+        assert f"::: {home(name)}\n" in text
+        module, _, attribute = home(name).rpartition(".")
+        assert getattr(importlib.import_module(module), attribute) is getattr(autotp, name)
+
+
+def test_the_site_shows_every_page() -> None:
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    shown = set(re.findall(r"- ([\w/-]+\.md)$", nav, re.MULTILINE))
+    written = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
+    assert shown == written | set(hooks().pages())

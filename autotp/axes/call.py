@@ -48,6 +48,12 @@ def is_tensor(value: Any) -> bool:
     return isinstance(value, torch.fx.Node) and isinstance(value.meta.get("val"), torch.Tensor)
 
 
+def may_be_view(node: torch.fx.Node) -> bool:
+    """Returns if the result of an operator may be in the memory of an operand, into which it writes nothing itself."""
+    schema = getattr(node.target, "_schema", None)
+    return bool(schema and schema.returns and schema.returns[0].alias_info and not schema.is_mutable)
+
+
 class Call:
     """A node under inference. Rules read it, state equations and pins on it, and return a Fact made by `fact`."""
 

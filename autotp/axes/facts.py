@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 import torch
 
 from .term import Dims, Term
+
+# What an operator's derivative reads: operands, as linearity says, or its own result; or there is none, and the result
+# does not depend on the numbers of the operands, or pretends so.
+Gradient: TypeAlias = Literal["operands", "result", "none"]
+# How arguments that speak of sizes become those of a rank's slice; `rewrite/localise.py` has one function for each.
+Local: TypeAlias = Literal["", "sizes", "unflatten", "split", "slice", "mean", "squeeze", "repeat", "repeats", "groups"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,7 @@ class Fact:
         attends: whether this is an attention core. looks_up: whether it looks rows up in a table.
         collects: whether it is the marker of a value that is gathered where it is made.
         pick: how the rows of the result pick the parts of a table.
+        local, argument, gradient, view: what holds for every call of the operator (see `record.Operator`).
     """
 
     outputs: tuple[Dims, ...]
@@ -58,6 +66,10 @@ class Fact:
     looks_up: bool = False
     collects: bool = False
     pick: Pick | None = None
+    local: Local = ""
+    argument: str = ""
+    gradient: Gradient = "operands"
+    view: bool = False
 
     @property
     def dims(self) -> Dims:

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import torch
 
 from ..errors import RuleError
-from .call import Call, operator_name
+from .call import Call
 from .facts import Fact
 from .term import ONE, Dims, Product, Term, axis
 
@@ -63,7 +63,7 @@ class FunctionRule:
         terms = self._terms(call, given)
         call.pin([terms[letter] for letter in sorted(self.whole & terms.keys())], "the function needs it whole")
         for name in sorted(self.writes & given.keys()):
-            if not _is_kept(given[name]):
+            if not _is_kept(call, given[name]):
                 call.pin(call.dims(given[name]), "the function writes into it")
         fact = call.fact(*self._outputs(call, terms), zeros=self._zeros(call, given))
         return replace(fact, zero_results=self.zero_results)
@@ -119,15 +119,9 @@ class FunctionRule:
             yield tuple(Product(tuple(terms[letter] for letter in part)) for part in parts)
 
 
-# Operators whose result is always in the memory of their first operand.
-_VIEWS = frozenset(
-    f"aten.{name}" for name in ("select", "slice", "transpose", "permute", "unsqueeze", "squeeze", "view")
-)
-
-
-def _is_kept(node: torch.fx.Node) -> bool:
+def _is_kept(call: Call, node: torch.fx.Node) -> bool:
     """Returns if a value was read from an opaque object, or is a view of such a one: a rank reads its own memory there."""
-    while operator_name(node.target) in _VIEWS:
+    while call.fact_of(node).view:
         node = node.all_input_nodes[0]
     source = node.args[0] if node.args else None
     return isinstance(source, torch.fx.Node) and source.meta.get("opaque") == "opaque.read"

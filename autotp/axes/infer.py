@@ -8,12 +8,13 @@ import torch
 
 from .call import Call
 from .facts import Fact, Typing
-from .rules import Rule, rule_for, unruled
+from .record import Operator
+from .rules import rule_for, unruled
 from .sizes import Sizes
 from .term import axis
 
 
-def infer(graph: torch.fx.Graph, rules: Mapping[str, Rule]) -> Typing:
+def infer(graph: torch.fx.Graph, rules: Mapping[str, Operator]) -> Typing:
     """The terms of every value of a graph whose nodes carry `meta["val"]`.
 
     A node that writes into shared memory (`meta["writes"]`) keeps all of it whole. Values that are no tensors (sizes,

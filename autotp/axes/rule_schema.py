@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, get_args
+
+from .facts import Gradient
 
 _TEXT = {"type": "string", "maxLength": 1000, "description": "text such as 'x: b t c, A: c -> b t c'"}
 _LETTERS = {**_TEXT, "description": "text such as '... i, o i, o? -> ... o'"}
@@ -32,7 +34,9 @@ def operator_schema(classes: Iterable[str]) -> dict[str, Any]:
         "description": 'a list such as ["add", "sub"]',
     }
     pointwise = _table("a table such as [aten.pointwise]", dict.fromkeys(classes, names), False)
-    namespace = _table("a table such as [aten]", {"pointwise": pointwise}, _entry(_OPERATOR))
+    gradient = _table("a table such as [aten.gradient]", dict.fromkeys(get_args(Gradient), names), False)
+    tables = {"pointwise": pointwise, "gradient": gradient}
+    namespace = _table("a table such as [aten]", tables, _entry(_OPERATOR))
     functions = _table("a table such as [function]", {}, _entry(_FUNCTION))
     methods = _table("a table such as [opaque]", {}, _entry(_METHOD))
     package = {**_TEXT, "description": 'the package of these functions and methods, such as "transformers"'}

@@ -1,24 +1,23 @@
-"""The operator rules: signatures and element-wise classes from `rules/ops/*.toml`, the rest from `axes.operators`."""
+"""The records of operators: signatures and element-wise classes from `rules/ops/*.toml`, the rest from `axes.operators`."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
 from ..errors import RuleError
 from ..outside.rule_files import RULES, read_rules
 from .call import Call, is_tensor
-from .facts import Fact
+from .facts import Fact, Gradient
 from .function import FunctionRule, parse_function
+from .record import Operator, Rule
 from .rule_schema import operator_schema
 from .signature import Signature, parse_signature
-
-Rule: TypeAlias = Callable[[Call], Fact]
 
 
 @dataclass(frozen=True)
@@ -108,29 +107,35 @@ def unruled(call: Call) -> Fact:
 
 
 @functools.cache
-def operator_rules(folders: tuple[Path, ...] = ()) -> Mapping[str, Rule]:
-    """All operator rules by operator name, a later folder overriding an earlier one.
+def operator_rules(folders: tuple[Path, ...] = ()) -> Mapping[str, Operator]:
+    """All operators by name. A later folder's rule takes the place of an earlier one; what else is known of the operator stays.
 
     Raises RuleError naming file, entry and nearest known word for anything a file says that has no meaning.
     """
     from .operators import CODE
 
-    rules: dict[str, Rule] = dict(CODE)
-    for folder in (RULES, *folders):
-        for path in sorted((folder / "ops").glob("*.toml")):
-            rules.update(_read(path))
-    return rules
+    known: dict[str, Operator] = dict(CODE)
+    paths = [path for folder in (RULES, *folders) for path in sorted((folder / "ops").glob("*.toml"))]
+    for path in paths:
+        tables = dict(read_rules(path, operator_schema(CLASSES)))
+        for name, rule in _rules(path, tables).items():
+            known[name] = replace(known[name], rule=rule) if name in known else Operator(rule)
+        for gradient, name in _gradients(tables):
+            if name not in known:
+                raise RuleError(MSG_WITHOUT_RULE.format(path=path, name=name))
+            known[name] = replace(known[name], gradient=gradient)
+    return known
 
 
-def rule_for(call: Call, rules: Mapping[str, Rule]) -> Rule:
+def rule_for(call: Call, rules: Mapping[str, Operator]) -> Rule:
     """The rule of a call: by name, else PyTorch's own element-wise tag, else none.
 
     Other objects may have a method of the same name that is something else: a rule is for those of its package that it fits.
     """
-    target, rule = call.node.target, rules.get(call.name)
-    if rule is not None:
-        other = "opaque" in call.node.meta and isinstance(rule, Signature) and not _is_for(rule, call)
-        return unruled if other else rule
+    target, known = call.node.target, rules.get(call.name)
+    if known is not None:
+        other = "opaque" in call.node.meta and isinstance(known.rule, Signature) and not _is_for(known.rule, call)
+        return unruled if other else known
     if isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags:
         return SINGULAR
     return unruled
@@ -142,12 +147,13 @@ def _is_for(rule: Signature, call: Call) -> bool:
     return rule.fits(call) and rule.owner == meta.get("owner") and meta["holding"] <= {rule.owner, *rule.holding}
 
 
-def _read(path: Path) -> dict[str, Rule]:
+def _rules(path: Path, tables: Mapping[str, Any]) -> dict[str, Rule]:
     rules: dict[str, Rule] = {}
-    tables = dict(read_rules(path, operator_schema(CLASSES)))
-    owner = tables.pop("of", "")
+    owner = tables.get("of", "")
     for namespace, entries in tables.items():
-        for name, entry in entries.items():
+        for name, entry in entries.items() if namespace != "of" else ():
+            if namespace not in _PYTHON and name == "gradient":
+                continue
             if namespace != "function" and name == "pointwise":
                 rules |= {f"{namespace}.{each}": CLASSES[kind] for kind, names in entry.items() for each in names}
                 continue
@@ -165,6 +171,13 @@ def _read(path: Path) -> dict[str, Rule]:
     return rules
 
 
+def _gradients(tables: Mapping[str, Any]) -> Iterator[tuple[Gradient, str]]:
+    """What a file says of derivatives: what they read, and the operator."""
+    for namespace in tables.keys() - {*_PYTHON, "of"}:
+        for kind, names in tables[namespace].get("gradient", {}).items():
+            yield from ((kind, f"{namespace}.{name}") for name in names)
+
+
 # Tables of what is Python's: a name alone says nothing, since anybody may call something else by it.
 _PYTHON = frozenset({"function", "opaque"})
 MSG_OF = (
@@ -172,7 +185,10 @@ MSG_OF = (
 )
 
 
+MSG_WITHOUT_RULE = "{path}: the table of gradients names {name}, which has no rule in this file or an earlier one"
+
+
 def function_rules(folders: tuple[Path, ...] = ()) -> dict[str, FunctionRule]:
     """The rules of Python functions, by the functions' names."""
-    named = operator_rules(folders).items()
-    return {name.partition(".")[2]: rule for name, rule in named if isinstance(rule, FunctionRule)}
+    named = {name: known.rule for name, known in operator_rules(folders).items()}
+    return {name.partition(".")[2]: rule for name, rule in named.items() if isinstance(rule, FunctionRule)}

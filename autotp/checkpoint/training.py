@@ -29,13 +29,13 @@ class TrainingState(Stateful):
         state.save(folder, others)
         state.load(folder, others)  # at any number of ranks
 
-    `torch.distributed.checkpoint.save({"training": state, **others}, checkpoint_id=folder)` writes the same files, over those
-    that are there; `save` writes a new folder, which takes the place of the old one when it is whole.
+    `torch.distributed.checkpoint.save({"training": state, **others}, checkpoint_id=folder)` writes the same files, over the
+    old ones. `save` writes a new folder, which replaces the old one when it is complete.
 
-    Everything is kept under the dense model's parameter names and in its shapes. Loading works in place: a fresh
-    optimizer gets its state first, without a step and without touching a parameter.
+    Everything is stored under the parameter names of the dense model and in its shapes. Loading works in place: a new
+    optimizer first gets its state, without a step and without a change of any parameter.
 
-    Raises CheckpointError for an optimizer that has parameters the model has not.
+    Raises CheckpointError for an optimizer with parameters that the model does not have.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
@@ -60,7 +60,7 @@ class TrainingState(Stateful):
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a state of `state_dict`, into which a checkpoint was loaded."""
+        """Use a state from `state_dict` into which a checkpoint was loaded."""
         _clear_paddings(state["model"])
         self.model.load_state_dict(state["model"])
         if self.optimizer is None:
@@ -82,15 +82,16 @@ class TrainingState(Stateful):
         )
 
     def save(self, folder: str | Path, others: Mapping[str, Any] | None = None, *, overwrite: bool = True) -> None:
-        """Write the state, and other entries of a distributed checkpoint beside it; every process calls it.
+        """Write the state, and other entries of a distributed checkpoint; every process calls it.
 
-        Only what an earlier call wrote is replaced, unless `overwrite` is False, and it is gone when the new is whole: a killed
-        run leaves what was there. All processes see the same folder. Raises CheckpointError, the same on all.
+        It replaces only what an earlier call wrote, and nothing if `overwrite` is False. The old folder stays until the new one
+        is complete, so a killed run leaves the old one. All processes must see the same folder. Raises CheckpointError, the
+        same on all.
         """
         save_state({**(others or {}), KEY: self}, Path(folder), overwrite=overwrite)
 
     def load(self, folder: str | Path, others: MutableMapping[str, Any] | None = None) -> None:
-        """Take over a state that was saved at any number of ranks, and the other entries, in place; every process calls it.
+        """Load a state that was saved on any number of ranks, and the other entries, in place; every process calls it.
 
         The folder is trusted: torch unpickles a part of it. Raises CheckpointError, the same on all.
         """

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from .options import importing, overwrite_option, working
+from ..outside.progress import working
+from .options import importing, overwrite_option
 
 
 @click.command("merge")

@@ -1,4 +1,4 @@
-"""What commands share: the arguments that several take, and a sign of life for long work. Nothing here imports torch."""
+"""What commands share: the arguments that several take, and the import of what does the work. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from click.shell_completion import CompletionItem
 
 from ..errors import PlanError
 from ..huggingface.names import names_in_files
+from ..outside.progress import working
 from ..planner.cost import DEFAULT_HARDWARE, Workload, hardware_names
 from ..planner.plan import Plan
 
@@ -107,19 +108,6 @@ def no_color() -> click.Option:
         callback=_plain,
         help="No colour; also NO_COLOR=1.",
     )
-
-
-@contextmanager
-def working(what: str) -> Iterator[None]:
-    """Say on standard error what goes on, if somebody is there to see it."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield
-        return
-    with console.status(what):
-        yield
 
 
 @contextmanager

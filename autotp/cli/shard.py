@@ -6,9 +6,10 @@ from pathlib import Path
 
 import click
 
+from ..outside.progress import working
 from ..planner.plan import Plan
 from ..session.arguments import check_size
-from .options import importing, overwrite_option, read_plan, tp_option, working
+from .options import importing, overwrite_option, read_plan, tp_option
 
 
 @click.command("shard", epilog="MODEL is the folder of a checkpoint, or a model id in the local cache.")

@@ -22,6 +22,7 @@ from ..capture.trace import trace
 from ..capture.traced import CaptureError, Traced
 from ..chains.collect import mark_collected
 from ..errors import TraceError, UnsoundPlanError
+from ..outside.progress import doing
 from ..placement.backward import Price
 from ..placement.impose import impose
 from ..placement.place import Placement, place
@@ -147,7 +148,8 @@ class Compiler:
     def _trace(self, call: LiveUnit, site: CallSite) -> Traced:
         self.varying.observe(site, call.positions)
         structure, functions = call.current_structure(), function_rules(self.rules)
-        with saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):  # a checkpoint counts what is saved
+        unsaved = saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)  # a checkpoint counts what is saved
+        with doing(f"tracing {call.unit.path or 'the model'}"), unsaved:
             traced = trace(
                 structure, call.unit, site, self.varying, self.unread, self.widths, functions, live=call.module
             )

@@ -20,12 +20,12 @@ SAVE = "autotp.save_pretrained"
 def save_pretrained(
     model: nn.Module, folder: str | Path, *, max_shard_size: int | str = "50GB", overwrite: bool = True
 ) -> None:
-    """Write a parallel transformers model as an ordinary checkpoint, which `AutoModel.from_pretrained` opens; of one of
-    peft's the adapters, which `PeftModel.from_pretrained` opens.
+    """Write a parallel transformers model as an ordinary checkpoint, which `AutoModel.from_pretrained` opens. Of a model of
+    peft only the adapters are written, which `PeftModel.from_pretrained` opens.
 
-    Every rank must call it; rank 0 puts one tensor after the other together and writes it. The folder is replaced in one
-    step at the end, so an error or a killed process leaves what was there. Of the files that are there only those that an
-    earlier call wrote are replaced: others, such as a tokenizer's, stay, and weights of others are refused.
+    Every rank must call it. Rank 0 assembles and writes one tensor after the other. The folder is replaced in one step at the
+    end, so an error or a killed process leaves the old one. Only files that an earlier call wrote are replaced: other files,
+    such as those of a tokenizer, stay, and if the folder has weights that something else wrote, it is refused.
 
     Args:
         model: what `from_pretrained` or `parallelize` returned.

@@ -16,22 +16,25 @@ from .typed import TypedGraph, cut_in
 
 aten = torch.ops.aten
 
+# Operators that add something to a product: the argument that is added, and the operator and its arguments without that.
+_WITH_BIAS = {
+    aten.linear.default: ("bias", aten.linear.default, ("input", "weight")),
+    aten.addmm.default: ("self", aten.mm.default, ("mat1", "mat2")),
+}
+
 
 def split_biases(typed: TypedGraph, cuts: Cuts) -> None:
     """`linear(x, w, b)` over a cut contraction becomes `linear(x, w) + b`: the bias is added once, not once a rank."""
     for node in list(typed.graph.nodes):
-        if node.target not in (aten.linear.default, aten.addmm.default) or len(typed.facts[node].operands) < 3:
+        if node.target not in _WITH_BIAS or len(typed.facts[node].operands) < 3:
             continue
         if not cut_in(typed.contracted(node), cuts):
             continue
         named = named_arguments(node)
         if named.get("beta", 1) != 1 or named.get("alpha", 1) != 1:
             continue
-        if node.target is aten.linear.default:
-            bias, target, operands = named["bias"], aten.linear.default, (named["input"], named["weight"])
-        else:
-            bias, target, operands = named["self"], aten.mm.default, (named["mat1"], named["mat2"])
-        _split(typed, node, bias, target, operands)
+        bias, target, operands = _WITH_BIAS[node.target]
+        _split(typed, node, named[bias], target, tuple(named[operand] for operand in operands))
 
 
 def _split(

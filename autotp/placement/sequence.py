@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from ..axes.call import may_be_view
 from ..axes.facts import Fact
 from ..axes.layout import Factor, Factors
 from ..axes.term import Axis, Dims, axes_of, axes_of_dims, resolve
@@ -226,14 +227,9 @@ class _Placer:
             others = [operand for operand in fact.operands if operand is not node]
             if self._multiplies_matrix(fact) and any(operand in self.flow.gradient for operand in others):
                 return True
-            if _is_view(user) and self._is_kept(user, False, cut):
+            if may_be_view(user) and self._is_kept(user, False, cut):
                 return True
         return False
-
-
-def _is_view(node: torch.fx.Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    return bool(schema and schema.returns and schema.returns[0].alias_info and not schema.is_mutable)
 
 
 def _is_local(node: torch.fx.Node, fact: Fact, axis: Axis) -> bool:
@@ -245,4 +241,4 @@ def _is_local(node: torch.fx.Node, fact: Fact, axis: Axis) -> bool:
         return False
     # What is given sizes or places, or takes out dims of size one, would see those of a slice.
     numbers = (argument for argument in schema.arguments if "int" in str(argument.real_type))
-    return all(number.name in _OF_DIMS for number in numbers) and schema.name != "aten::squeeze"
+    return all(number.name in _OF_DIMS for number in numbers) and fact.local != "squeeze"

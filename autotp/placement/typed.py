@@ -86,12 +86,6 @@ def is_of_parameters(typed: TypedGraph, node: torch.fx.Node) -> bool:
     return is_parameter(node) or (bool(operands) and all(is_of_parameters(typed, operand) for operand in operands))
 
 
-# Their results do not depend on the numbers of their operands, or pretend so.
-_WITHOUT_GRADIENT = frozenset(
-    getattr(torch.ops.aten, name).default for name in ("detach", "zeros_like", "ones_like", "full_like", "empty_like")
-)
-
-
 def needs_gradient(typed: TypedGraph) -> frozenset[torch.fx.Node]:
     """Nodes whose value may receive a gradient: reachable from parameters and differentiable inputs."""
     reached: set[torch.fx.Node] = set()
@@ -104,7 +98,7 @@ def needs_gradient(typed: TypedGraph) -> frozenset[torch.fx.Node]:
         value = node.meta["val"]
         if node.meta.get("gradient") or (
             enabled
-            and node.target not in _WITHOUT_GRADIENT
+            and typed.facts[node].gradient != "none"
             and _differentiable(value)
             and any(operand in reached for operand in typed.facts[node].operands)
         ):  # an input, a parameter, or a value read from an object

@@ -124,8 +124,10 @@ class OutsidePlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """A tensor-parallel plan. JSON and back is the identity. `loss` says what a loss adds to what the units do, `around` are the
-    collectives where values cut over positions begin and end, each at a unit.
+    """A tensor-parallel plan, as frozen data. A plan that is written as JSON and read again is equal to itself.
+
+    `loss` says in words what a loss adds to the work of the units. `around` are the collectives with which the cut over positions
+    begins and ends.
     """
 
     version: int
@@ -156,8 +158,8 @@ class Plan:
         return plan
 
     def check(self) -> None:
-        """Raises PlanError for what no plan of any model can say: numbers that are none, names that are there twice, layouts that
-        do not make up a whole parameter, mesh factors that are no factors of this plan's ranks."""
+        """Raises PlanError for what is wrong in a plan of any model: numbers out of range, names that occur twice, layouts that
+        do not give a whole parameter, mesh factors that do not divide the number of ranks."""
         if not 1 <= self.tp <= MOST_RANKS or self.tokens < 1 or self.element_bytes < 1:
             raise PlanError(
                 f"a plan is for 1 to {MOST_RANKS} ranks, and at least 1 token and 1 byte an element, not for tp {self.tp},"
@@ -216,7 +218,7 @@ class Plan:
         return next((unit for unit in self.units if path in unit.instances), None)
 
     def step(self, calls: Mapping[str, int] | None = None) -> list[CollectivePlan]:
-        """The collectives of one step, each as often as it runs: once for every unit, or as often as `calls` says of its path."""
+        """The collectives of one step, each as often as it runs: once for every unit, or as `calls` says for its path."""
 
         def times(unit: UnitPlan) -> int:
             return len(unit.instances) if calls is None else sum(calls.get(path, 0) for path in unit.instances)

@@ -17,7 +17,7 @@ from pathlib import Path
 import sympy
 import torch
 
-from ..axes.call import operator_name
+from ..axes.call import may_be_view
 from ..axes.facts import Fact
 from ..axes.infer import infer
 from ..axes.layout import layout_of, parts_of
@@ -31,11 +31,6 @@ from ..placement.place import Placement, place
 from .cost import Hardware, Workload
 from .plan import UnitPlan
 from .weigh import Weigher
-
-# Operators whose derivative is written with their result, so that the operand need not be kept.
-_BY_RESULT = frozenset(
-    f"aten.{name}" for name in "softmax _softmax log_softmax tanh sigmoid exp rsqrt sqrt relu relu_ reciprocal".split()
-)
 
 
 @dataclass(frozen=True)
@@ -186,11 +181,11 @@ class Counter:
     def _saved(self, node: torch.fx.Node) -> Iterator[torch.fx.Node]:
         """The values that the derivative of one operator reads."""
         fact = self.facts[node]
-        if node.op != "call_function" or node not in self.flow.gradient or _is_view(node) or "opaque" in node.meta:
+        if node.op != "call_function" or node not in self.flow.gradient or may_be_view(node) or "opaque" in node.meta:
             return
         if fact.attends:
             yield from (*fact.operands, node)
-        elif operator_name(node.target) in _BY_RESULT:
+        elif fact.gradient == "result":  # the operand need not be kept
             yield node
         else:
             for place, operand in enumerate(fact.operands):
@@ -204,13 +199,10 @@ def _needed(place: int, fact: Fact) -> Iterable[torch.fx.Node]:
     return [operand for i, operand in enumerate(fact.operands) if i not in together]
 
 
-def _is_view(node: torch.fx.Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    return bool(schema and schema.returns and schema.returns[0].alias_info and not schema.is_mutable)
-
-
 def _base(node: torch.fx.Node) -> torch.fx.Node:
     """What a value is a view or an entry of."""
-    while node.op == "call_function" and node.all_input_nodes and (_is_view(node) or node.target is operator.getitem):
+    while (
+        node.op == "call_function" and node.all_input_nodes and (may_be_view(node) or node.target is operator.getitem)
+    ):
         node = node.all_input_nodes[0]
     return node

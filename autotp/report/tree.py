@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from rich.table import Table
 
-from ..planner.plan import Plan, UnitPlan
+from ..planner.plan import ParameterPlan, Plan, UnitPlan
 from .text import add_row, dims, fold, make_table
 from .units import folded
 
 _PARTS = re.compile(r"\.(?![^{]*\})")  # a dot that is not inside braces, as in layers.{0..31}
-COLUMNS = ("module", "placement", "whole", "on a rank", "layouts", "rule")
+# The columns beside the tree: the title, and the text for a parameter.
+COLUMNS: Mapping[str, Callable[[ParameterPlan], str]] = {
+    "placement": lambda p: p.placement,
+    "whole": lambda p: dims(p.shape),
+    "on a rank": lambda p: dims(p.local_shape) if _is_cut(p) else "=",
+    "layouts": lambda p: ", ".join(p.layouts) if _is_cut(p) else "",
+    "rule": lambda p: p.rule,
+}
+
+
+def _is_cut(parameter: ParameterPlan) -> bool:
+    return parameter.placement != "replicated"
 
 
 @dataclass
@@ -27,12 +38,12 @@ class _Branch:
 def plan_tree(plan: Plan) -> Table:
     """Every parameter under the modules that hold it; modules that are equal but for their number share a line."""
     root = _Branch()
-    for path, cells in _leaves(plan):
+    for path, parameter in _leaves(plan):
         branch = root
         for part in _PARTS.split(path):
             branch = branch.inside.setdefault(part, _Branch())
-        branch.cells = cells
-    table = make_table(COLUMNS)
+        branch.cells = tuple(text(parameter) for text in COLUMNS.values())
+    table = make_table(("module", *COLUMNS))
     table.columns[0].no_wrap = True
     add_row(table, (plan.model,), style="bold")
     for line in _lines(root.inside, ""):
@@ -40,19 +51,18 @@ def plan_tree(plan: Plan) -> Table:
     return table
 
 
-def _leaves(plan: Plan) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The folded path of every parameter, in the order of the model, and its cells."""
+def _leaves(plan: Plan) -> Iterator[tuple[str, ParameterPlan]]:
+    """Every parameter with its folded path, in the order of the model; what belongs to no unit is replicated."""
     for unit in plan.units:
         for place in _places(unit):
             for name, p in folded(unit.parameters):
-                whole = p.placement == "replicated"
-                local, layouts = ("=", "") if whole else (dims(p.local_shape), ", ".join(p.layouts))
-                yield f"{place}.{name}".lstrip("."), (p.placement, dims(p.shape), local, layouts, p.rule)
+                yield f"{place}.{name}".lstrip("."), p
     shapes: dict[tuple[int, ...], list[str]] = {}
     for o in plan.outside:
         shapes.setdefault(o.shape, []).append(o.name)
     for shape, names in shapes.items():
-        yield from ((name, ("replicated", dims(shape), "=", "", "")) for name in fold(names))
+        whole = ParameterPlan("", shape, "replicated", tuple(map(str, shape)), shape, rule="", reason="")
+        yield from ((name, whole) for name in fold(names))
 
 
 def _places(unit: UnitPlan) -> list[str]:

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from ..axes.call import is_tensor, named_arguments, operator_name
+from ..axes.call import is_tensor, named_arguments
+from ..axes.facts import Local
 from ..axes.layout import Layout, is_padded, layout_of
-from ..axes.operators.create import OF_SIZE
 from ..axes.term import Term
 from ..placement.place import Placement
 from .local_parts import filled, local_offset, static_size
@@ -39,9 +39,8 @@ class _Localiser:
             if node.target is aten.sym_size.int:
                 self._sym_size(node)
             elif node in self.typed.facts:
-                name = operator_name(node.target)
-                if name in _ACTIONS:
-                    _ACTIONS[name](self, node)
+                if (local := self.typed.facts[node].local) != "":
+                    _ACTIONS[local](self, node)
                 self.fill_paddings(node)
 
     def layout(self, term: Term, node: torch.fx.Node) -> Layout:
@@ -77,8 +76,9 @@ class _Localiser:
             for user in users:
                 user.replace_input_with(node, size)
 
-    def sizes(self, node: torch.fx.Node, name: str) -> None:
+    def sizes(self, node: torch.fx.Node) -> None:
         """view, expand, zeros, ...: a list of the result's sizes."""
+        name = self.typed.facts[node].argument
         if name not in named_arguments(node):  # a view of other numbers in the same places
             return
         wanted = list(self.argument(node, name))
@@ -183,7 +183,7 @@ class _Localiser:
         node.target = aten.squeeze.dims
         node.args, node.kwargs = (node.args[0], [d for d in asked if dims[d].size == 1]), {}
 
-    def repeats(self, node: torch.fx.Node) -> None:
+    def repeat(self, node: torch.fx.Node) -> None:
         """repeat_interleave: the copies this rank makes."""
         fact = self.typed.facts[node]
         if not fact.creates:
@@ -194,8 +194,9 @@ class _Localiser:
         if self.flow.held[node] and self.argument(node, "output_size") is not None:
             self.replace(node, "output_size", None)
 
-    def repeat_list(self, node: torch.fx.Node, name: str) -> None:
+    def repeats(self, node: torch.fx.Node) -> None:
         """repeat, tile: a list of the copies along every dim; tile may leave out leading ones."""
+        name = self.typed.facts[node].argument
         copies = [self.layout(term, node) for term in self.typed.facts[node].creates]
         wanted = [1] * len(copies) + list(self.argument(node, name))
         pairs = zip(wanted[-len(copies) :], copies, strict=True)
@@ -235,23 +236,15 @@ class _Localiser:
         node.replace_input_with(value, made)
 
 
-_ACTIONS: Mapping[str, Callable[[_Localiser, torch.fx.Node], None]] = {
-    **dict.fromkeys(
-        ("aten.view", "aten.expand", "aten.broadcast_to", "aten._unsafe_view", *OF_SIZE),
-        lambda self, node: self.sizes(node, "size"),
-    ),
-    "aten.reshape": lambda self, node: self.sizes(node, "shape"),
-    "aten.unflatten": _Localiser.unflattened,
-    "aten.split": _Localiser.split,
-    "aten.split_with_sizes": _Localiser.split,
-    "aten.chunk": _Localiser.split,
-    "aten.tensor_split": _Localiser.split,
-    "aten.slice": _Localiser.slice,
-    "aten.slice_scatter": _Localiser.slice,
-    "aten.mean": _Localiser.mean,
-    "aten.repeat_interleave": _Localiser.repeats,
-    "aten.repeat": lambda self, node: self.repeat_list(node, "repeats"),
-    "aten.tile": lambda self, node: self.repeat_list(node, "dims"),
-    "aten.squeeze": _Localiser.squeeze,
-    **dict.fromkeys(("aten.conv1d", "aten.conv2d", "aten.conv3d"), _Localiser.groups),
+# One function a kind of argument; which operator has which kind is in its record (`axes/operators`).
+_ACTIONS: Mapping[Local, Callable[[_Localiser, torch.fx.Node], None]] = {
+    "sizes": _Localiser.sizes,
+    "unflatten": _Localiser.unflattened,
+    "split": _Localiser.split,
+    "slice": _Localiser.slice,
+    "mean": _Localiser.mean,
+    "squeeze": _Localiser.squeeze,
+    "repeat": _Localiser.repeat,
+    "repeats": _Localiser.repeats,
+    "groups": _Localiser.groups,
 }

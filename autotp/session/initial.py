@@ -53,9 +53,9 @@ def initialize(
 ) -> Model:
     """Give a parallel model on the meta device the initial values of the dense model, each rank its slices, and return it.
 
-    The code that builds the dense model runs on tensors without data; then one tensor after the other is computed whole,
-    on the CPU, and cut. The values depend on the seed only: they are parts of one dense model at every number of ranks. The
-    global random state is neither read nor changed. Every rank must call it; make the optimizer after that.
+    The code that builds the dense model runs on tensors without data. Then one tensor after the other is computed whole, on the
+    CPU, and cut. The values depend on the seed alone: for every number of ranks they are parts of the same dense model. The
+    global random state is not read and not changed. Every rank must call it; make the optimizer after that.
 
     Args:
         model: what `parallelize` returned for a model that was built under `torch.device("meta")`.

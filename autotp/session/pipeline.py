@@ -14,6 +14,7 @@ from ..dispatch.apply import check_plan, make_compilers
 from ..dispatch.compiler import Compiler
 from ..huggingface import models
 from ..huggingface.examples import examples_for
+from ..outside.progress import doing
 from ..planner import cost
 from ..planner.cost import DEFAULT_HARDWARE, Workload
 from ..planner.extend import extend_plan
@@ -33,10 +34,12 @@ class Session:
 
     Args:
         model: the dense module.
-        example, wishes: as for `autotp.plan`.
+        example: as for `autotp.plan`.
+        wishes: as for `autotp.plan`.
 
     Raises:
-        UsageError: an argument is wrong. RuleError: a rule file is wrong.
+        UsageError: an argument is wrong.
+        RuleError: a rule file is wrong.
     """
 
     def __init__(self, model: nn.Module, *, example: object = None, **wishes: Unpack[Wishes]) -> None:
@@ -66,7 +69,9 @@ class Session:
     @cached_property
     def found(self) -> Survey:
         """The survey of the model."""
-        return apply_settings(self.module, survey(self.module, self.examples, self.folders), self.settings)
+        with doing(f"tracing the blocks of {type(self.module).__name__}"):
+            found = survey(self.module, self.examples, self.folders)
+        return apply_settings(self.module, found, self.settings)
 
     @capturing()
     def plan(self, tp: int) -> Plan:

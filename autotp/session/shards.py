@@ -40,9 +40,9 @@ def shard(
     overwrite: bool = False,
     **wishes: Unpack[Wishes],
 ) -> Plan:
-    """Cut an ordinary checkpoint into one folder a rank, which `autotp.from_pretrained` opens without cutting.
+    """Cut an ordinary checkpoint into one folder for each rank, which `autotp.from_pretrained` loads without cutting.
 
-    Needs no process group and never holds more than one whole tensor; returns the plan.
+    Needs no process group, and has at most one whole tensor in memory. Returns the plan.
 
     Args:
         source: the folder of a checkpoint, or a model id.
@@ -53,8 +53,9 @@ def shard(
         wishes: as for `autotp.plan`.
 
     Raises:
-        CheckpointError: a file cannot be read or written, or `out` has something that `shard` did not write. UsageError,
-            PlanError: an argument is wrong.
+        CheckpointError: a file cannot be read or written, or `out` has something that `shard` did not write.
+        UsageError: an argument is wrong.
+        PlanError: the plan is for another model or number of ranks.
     """
     check_size(tp)
     opened = open_checkpoint(source)
@@ -114,7 +115,7 @@ def copy_others(source: Path, target: Path) -> None:
 
 
 def merge(source: str | Path, out: str | Path, *, max_shard_size: int | str = "50GB", overwrite: bool = False) -> None:
-    """Undo `shard`: an ordinary checkpoint again, equal to the one that was cut.
+    """Undo `shard`: write an ordinary checkpoint, equal to the one that was cut.
 
     Args:
         source: the folder that `shard` wrote, with all its ranks.

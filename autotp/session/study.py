@@ -28,23 +28,25 @@ PRECISION = torch.bfloat16  # of two bytes, as plans count
 
 
 class Study(Session):
-    """A session that also tells: what plans of several sizes cost, and why they are as they are.
+    """One model, and questions about it: plans of several sizes, what they cost, and the reasons for them.
 
     Args:
-        model, example, wishes: as for `autotp.plan`.
+        model: as for `autotp.plan`.
+        example: as for `autotp.plan`.
+        wishes: as for `autotp.plan`.
     """
 
     def __init__(self, model: Source, *, example: object = None, **wishes: Unpack[Wishes]) -> None:
         super().__init__(models.resolve(model), example=example, **wishes)
 
     def plan(self, tp: int) -> Plan:
-        """The best plan for so many ranks, with a sentence on the loss."""
+        """The best plan for `tp` ranks, with a sentence on the loss."""
         made = super().plan(tp)
         return replace(made, loss=self.loss) if self.gather_logits and tp > 1 else made
 
     @cached_property
     def loss(self) -> str:
-        """What a loss adds to what the units do."""
+        """In words, what a loss adds to the work of the units."""
         return reading_of_logits(self.module, self.found)
 
     def read(self, plan: Plan) -> Plan:
@@ -57,7 +59,7 @@ class Study(Session):
         return why(self.found, plan, parameter, self.machine, self.workload)
 
     def estimate(self, plan: Plan, batch: int = 1) -> Estimate:
-        """What a plan means for a rank, with the tokens of a step in so many sequences of equal length."""
+        """Memory and time of a rank under a plan. The tokens of a step are in `batch` sequences of equal length."""
         if batch < 1 or self.workload.tokens % batch:
             raise UsageError(f"{self.workload.tokens} tokens cannot be {batch} sequences of equal length")
         return self.estimate_of(plan, batch, self.workload.tokens // batch)

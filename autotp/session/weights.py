@@ -45,24 +45,26 @@ def from_pretrained(
 ) -> Any:
     """Load a transformers model as one rank's part of a tensor-parallel one; each rank reads only what it keeps.
 
-    Call it on every rank inside `torchrun`. The model comes in eval mode, as from transformers. What it read is
-    in `autotp.loading(model)`, and rank 0 logs it for all ranks.
+    Call it on every rank inside `torchrun`. The model is in eval mode, as from transformers. `autotp.loading(model)` says what
+    this rank read, and rank 0 logs it for all ranks.
 
     Args:
         source: the folder of a checkpoint (safetensors or `pytorch_model.bin`, one file or several with an index), a folder
             that `autotp.shard` wrote, or a model id.
         tp: number of ranks; the world size unless given.
         mesh: as for `autotp.parallelize`.
-        dtype: of the weights; what transformers takes unless given: that of the configuration, else of the checkpoint.
-        plan: a plan from `autotp.plan`. Unless given, rank 0 makes it, and keeps it in `$AUTOTP_CACHE` (`~/.cache/autotp/plans`
-            unless set) for the next time an equal model is loaded.
+        dtype: of the weights. Without it, the one that transformers takes: that of the configuration, else of the checkpoint.
+        plan: a plan from `autotp.plan`. Without it, rank 0 makes the plan, and keeps it in the folder `$AUTOTP_CACHE`
+            (`~/.cache/autotp/plans` if that is not set) for the next time that an equal model is loaded.
         device: where this rank computes and its weights go, as for `autotp.parallelize`.
-        sum_in_float32, wishes: as for `autotp.parallelize`.
+        sum_in_float32: as for `autotp.parallelize`.
+        wishes: as for `autotp.plan`.
 
     Raises:
         CheckpointError: a file is missing or cut off, a tensor is missing, unexpected or of a wrong shape. The message
             names file and tensor and is the same on all ranks; no rank has computed anything then.
-        UsageError: no process group, or a wrong argument. PlanError: the plan is for another model or group, or unsound.
+        UsageError: there is no process group, or an argument is wrong.
+        PlanError: the plan is for another model or group, or unsound.
     """
     check_wishes(wishes)
     ranks = process_ranks(tp, mesh, device)

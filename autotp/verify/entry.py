@@ -23,22 +23,22 @@ def verify(
 ) -> Report:
     """Compare a model's parallel form with the dense one in float64: outputs, every gradient, collectives.
 
-    Both are called three times: in eval mode, with other inputs in training mode, and as the first time; so what a call leaves
-    for the next one shows, and buffers that calls change are compared too. Dropout drops nothing. Where the dense model fails in
-    the second call, or draws random numbers in training, that call is one that it can make; the report names it.
+    Both are called three times: in eval mode, with other inputs in training mode, and again as the first time. So a difference
+    that one call leaves for the next one is found, and buffers that calls change are compared too. Dropout drops nothing. If the
+    dense model fails in the second call, or draws random numbers in training, another call is made instead; the report names it.
 
     All ranks are simulated in this process, so it works without GPUs or a launcher, for up to 64 ranks. The model is copied, and
-    computes entirely in float64: grouped products, which have no such kernel, group by group, in the dense model too. A
-    difference is relative to the tensor's largest entry, or to the model's largest gradient where the true one vanishes
-    (as a key bias's does).
+    computes entirely in float64. Grouped products have no kernel in float64: they are computed group by group, in the dense
+    model too. An error is relative to the largest entry of the tensor. Where the true gradient is zero (as that of a key bias),
+    it is relative to the largest gradient of the model.
 
     Args:
-        model: as for `autotp.plan`; without weights it gets random ones.
+        model: as for `autotp.plan`. A model without weights gets random ones.
         tp: number of ranks.
-        plan: the plan to verify; the best one unless given.
-        example: for a module not from transformers the arguments of one forward, on real tensors.
+        plan: the plan to verify. Without it, the best one.
+        example: for a module that is not from transformers, the arguments of one forward, with real tensors.
         seed: of random weights, inputs and output weights.
-        wishes: as for `autotp.plan`; a given plan says them itself, but for the rules.
+        wishes: as for `autotp.plan`. A plan that is given has its own; `rules` must be given again.
 
     Raises:
         UsageError: the dense model fails on the example inputs, or an argument is wrong.

@@ -47,9 +47,12 @@ class CallReport:
 
 @dataclass(frozen=True)
 class Report:
-    """What verification found. `outputs` and `gradients` are the worst of all `calls`. `planned` and `counted` are collectives by
-    "kind phase of" over one training step, the former for the calls that the dense model made of its units: those of the first
-    call where they differ, else of the first. `elements` are the numbers of parameters of the whole model and of one rank."""
+    """What verification found.
+
+    `outputs` and `gradients` have the largest error of each tensor in any of the `calls`. `planned` and `counted` are numbers of
+    collectives in one training step, by "kind phase of". They are those of the first call in which the two differ, or of the
+    first call if they are equal everywhere. `elements` are the numbers of parameters of the whole model and of one rank.
+    """
 
     model: str
     tp: int
@@ -73,11 +76,11 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Returns if the parallel model is the dense one, at the planned collectives."""
+        """Returns if the parallel model equals the dense one, and exactly the planned collectives ran."""
         return self.exact and self.counts_agree
 
     def differing(self) -> tuple[str, ...]:
-        """The names of the calls that were not the dense model's, or ran other collectives than planned."""
+        """The names of the calls with a difference from the dense model, or with other collectives than planned."""
         return tuple(call.name for call in self.calls if not (call.exact and call.counts_agree))
 
     def worst(self) -> tuple[Difference, ...]:

@@ -18,6 +18,7 @@ from ..dispatch.apply import apply_plan
 from ..errors import AutotpError, UsageError, in_one_line
 from ..huggingface import models
 from ..huggingface.examples import examples_for
+from ..outside.progress import doing
 from ..planner.plan import Plan
 from ..planner.survey import Example, Survey
 from ..runtime.logits import closed
@@ -124,7 +125,8 @@ class Verifier:
             parallel = apply_plan(copy.deepcopy(self.dense), plan, ranks, compilers)
             return [self._parallel_run(parallel, run.call, ranks) for run in self.runs]
 
-        ranks = simulate(tp, rank_run)
+        with doing(f"comparing {tp} simulated ranks with the dense model"):
+            ranks = simulate(tp, rank_run)
         calls = tuple(
             _call_report(run, planned_collectives(plan, run.units) if self._is_planned(run.call) else None, found)
             for run, *found in zip(self.runs, *ranks, strict=True)

@@ -163,8 +163,8 @@ def test_a_users_rule_goes_before_the_built_in_one(tmp_path: Path) -> None:
         tmp_path, '[aten]\nmm = { signature = "n k, k m -> n m", whole = "n" }\n[aten.pointwise]\nother = ["relu"]'
     )
     built_in, merged = operator_rules(), operator_rules((mine,))
-    assert merged["aten.relu"] is CLASSES["other"]
-    assert built_in["aten.relu"] is CLASSES["zero_to_zero"]
+    assert merged["aten.relu"].rule is CLASSES["other"]
+    assert built_in["aten.relu"].rule is CLASSES["zero_to_zero"]
     assert merged["aten.mm"] != built_in["aten.mm"]
     assert merged["aten.bmm"] == built_in["aten.bmm"]
     assert merged.keys() == built_in.keys()
@@ -175,8 +175,8 @@ def test_the_last_folder_has_the_last_word(tmp_path: Path) -> None:
     for path, kind in ((first, "other"), (second, "singular")):
         path.mkdir()
         folder(path, f'[aten.pointwise]\n{kind} = ["relu"]')
-    assert operator_rules((first, second))["aten.relu"] is CLASSES["singular"]
-    assert operator_rules((second, first))["aten.relu"] is CLASSES["other"]
+    assert operator_rules((first, second))["aten.relu"].rule is CLASSES["singular"]
+    assert operator_rules((second, first))["aten.relu"].rule is CLASSES["other"]
 
 
 def test_a_folder_without_operators_changes_nothing(tmp_path: Path) -> None:

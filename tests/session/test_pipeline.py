@@ -38,7 +38,7 @@ WISHES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("function", PUBLIC, ids=lambda function: function.__name__)
 def test_whatever_plans_takes_the_same_arguments(function: Callable[..., Any]) -> None:
     assert inspect.signature(function).parameters["wishes"].kind is inspect.Parameter.VAR_KEYWORD
-    assert set(Wishes.__annotations__) <= set(re.findall(r"\w+(?=:)", str(autotp.plan.__doc__)))
+    assert set(Wishes.__annotations__) <= set(re.findall(r"- `(\w+)` \(", str(autotp.plan.__doc__)))
 
 
 def test_an_argument_that_there_is_not_names_the_nearest() -> None:

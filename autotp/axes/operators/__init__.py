@@ -1,14 +1,14 @@
-"""Operator rules that need code: those whose arguments carry the layout. Each file is a table of one kind."""
+"""Operators that need code: those whose arguments carry the layout. Each file is a table of one kind: a record an operator, or
+its rule alone where there is nothing more to say."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from ..call import Call
-from ..facts import Fact
+from ..record import Operator, Rule
 from . import attention, collect, contract, create, index, reduce, shape, split
 
-CODE: Mapping[str, Callable[[Call], Fact]] = {
+_TABLES: Mapping[str, Rule] = {
     **shape.RULES,
     **split.RULES,
     **reduce.RULES,
@@ -17,4 +17,7 @@ CODE: Mapping[str, Callable[[Call], Fact]] = {
     **attention.RULES,
     **create.RULES,
     **collect.RULES,
+}
+CODE: Mapping[str, Operator] = {
+    name: rule if isinstance(rule, Operator) else Operator(rule) for name, rule in _TABLES.items()
 }

@@ -6,6 +6,7 @@ import torch
 
 from ..call import Call
 from ..facts import Fact
+from ..record import Rule
 from ..term import Product, Term, axis
 
 
@@ -80,7 +81,7 @@ def _opaque_heads(call: Call) -> Term:
     return query[1]
 
 
-RULES = {
+RULES: dict[str, Rule] = {
     "opaque.attention": opaque_attention,
     "opaque.attention_of_whole_groups": opaque_attention_of_whole_groups,
     "aten.scaled_dot_product_attention": attention,

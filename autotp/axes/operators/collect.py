@@ -6,6 +6,7 @@ import torch
 
 from ..call import Call
 from ..facts import Fact
+from ..record import Rule
 from ..term import axis
 
 
@@ -22,4 +23,4 @@ def collected(call: Call) -> Fact:
     return Fact(((*dims[:-1], axis(dims[-1].size)),), (value,), linear=everything, zeros=everything, collects=True)
 
 
-RULES = {"collect": collected}
+RULES: dict[str, Rule] = {"collect": collected}

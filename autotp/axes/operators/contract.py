@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ..call import Call
 from ..facts import Fact
+from ..record import Operator, Rule
 from ..signature import Group, Signature
 from ..term import Dims, Term
 
@@ -78,12 +79,10 @@ def convolution(call: Call) -> Fact:
     )
 
 
-RULES = {
+RULES: dict[str, Rule] = {
     "aten.matmul": matmul,
     "aten.addmm": addmm,
     "aten.baddbmm": addmm,
     "aten.einsum": einsum,
-    "aten.conv1d": convolution,
-    "aten.conv2d": convolution,
-    "aten.conv3d": convolution,
+    **dict.fromkeys(("aten.conv1d", "aten.conv2d", "aten.conv3d"), Operator(convolution, local="groups")),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..call import Call
 from ..facts import Fact
+from ..record import Operator, Rule
 
 
 def constant(call: Call) -> Fact:
@@ -29,12 +30,13 @@ def kept(call: Call) -> Fact:
 
 
 # Operators that make one value everywhere, of the shape their argument `size` gives.
-OF_SIZE = tuple(f"aten.{new}{fill}" for new in ("", "new_") for fill in ("zeros", "ones", "full", "empty"))
+_OF_SIZE = tuple(f"aten.{new}{fill}" for new in ("", "new_") for fill in ("zeros", "ones", "full", "empty"))
 
-RULES = {
+RULES: dict[str, Rule] = {
     "opaque.read": read,
     "opaque.__setattr__": kept,
     "opaque.__setitem__": kept,
-    **dict.fromkeys((*OF_SIZE, "aten.scalar_tensor"), constant),
+    **dict.fromkeys(_OF_SIZE, Operator(constant, local="sizes", argument="size")),
+    "aten.scalar_tensor": constant,
     **dict.fromkeys(("aten.arange", "aten.eye", "aten.linspace"), enumerated),
 }

@@ -6,6 +6,7 @@ import torch
 
 from ..call import Call, operator_name
 from ..facts import Fact
+from ..record import Rule
 from ..term import ONE, Dims, Term
 
 _ZEROS = ("aten.zeros", "aten.new_zeros", "aten.zeros_like")
@@ -129,7 +130,7 @@ def _whole(call: Call, terms: list[Term]) -> Fact:
     return call.fact(fresh)
 
 
-RULES = {
+RULES: dict[str, Rule] = {
     "aten.embedding": embedding,
     "aten.index": index,
     "aten.index_put": index_put,

@@ -8,6 +8,7 @@ import torch
 
 from ..call import Call, is_tensor
 from ..facts import Fact
+from ..record import Operator, Rule
 from ..term import ONE, Dims
 
 
@@ -91,9 +92,9 @@ def group_normalised(call: Call) -> Fact:
     return call.fact(dims)
 
 
-RULES = {
+RULES: dict[str, Rule] = {
     "aten.sum": total,
-    "aten.mean": total,
+    "aten.mean": Operator(total, local="mean"),
     **dict.fromkeys(
         (
             "aten.var",
@@ -117,7 +118,7 @@ RULES = {
     ),
     **dict.fromkeys(
         ("aten.softmax", "aten._softmax", "aten.log_softmax", "aten._log_softmax"),
-        along("it is normalised along this dimension"),
+        Operator(along("it is normalised along this dimension"), gradient="result"),
     ),
     **dict.fromkeys(
         ("aten.cumsum", "aten.cumprod", "aten.sort", "aten.argsort", "aten.logcumsumexp", "aten.cummax"),

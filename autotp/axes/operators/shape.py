@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..call import Call
 from ..facts import Fact
+from ..record import Operator, Rule
 from ..term import ONE, Product, Term, axis
 
 
@@ -118,24 +119,28 @@ def flip(call: Call) -> Fact:
     return call.layout_fact(dims)
 
 
-RULES = {
-    **dict.fromkeys(("aten.view", "aten.reshape", "aten._unsafe_view", "aten.flatten", "aten.unflatten"), view),
+RULES: dict[str, Rule] = {
+    "aten.view": Operator(view, local="sizes", argument="size", view=True),
+    "aten.reshape": Operator(view, local="sizes", argument="shape"),
+    "aten._unsafe_view": Operator(view, local="sizes", argument="size"),
+    "aten.flatten": view,
+    "aten.unflatten": Operator(view, local="unflatten"),
     "aten.view_as": view_as,
     "aten.reshape_as": view_as,
-    "aten.transpose": transpose,
+    "aten.transpose": Operator(transpose, view=True),
     "aten.t": reverse,
     "aten.numpy_T": reverse,
-    "aten.permute": permute,
-    "aten.unsqueeze": unsqueeze,
-    "aten.squeeze": squeeze,
-    "aten.expand": expand,
-    "aten.broadcast_to": expand,
+    "aten.permute": Operator(permute, view=True),
+    "aten.unsqueeze": Operator(unsqueeze, view=True),
+    "aten.squeeze": Operator(squeeze, local="squeeze", view=True),
+    "aten.expand": Operator(expand, local="sizes", argument="size"),
+    "aten.broadcast_to": Operator(expand, local="sizes", argument="size"),
     "aten.view_as_complex": paired,
     "aten.view_as_real": unpaired,
     "aten.expand_as": expand_as,
-    "aten.repeat_interleave": repeat_interleave,
-    "aten.repeat": repeat,
-    "aten.tile": repeat,
+    "aten.repeat_interleave": Operator(repeat_interleave, local="repeat"),
+    "aten.repeat": Operator(repeat, local="repeats", argument="repeats"),
+    "aten.tile": Operator(repeat, local="repeats", argument="dims"),
     "aten.flip": flip,
     "aten.roll": flip,
 }

@@ -6,6 +6,7 @@ import torch
 
 from ..call import Call
 from ..facts import Fact
+from ..record import Operator, Rule
 from ..term import Dims, Product, Sum, Term, axis
 
 _END = 2**62
@@ -139,14 +140,13 @@ def _replace(dims: Dims, position: int, term: Term) -> Dims:
     return (*dims[:position], term, *dims[position + 1 :])
 
 
-RULES = {
-    "aten.split": split,
-    "aten.split_with_sizes": split,
-    "aten.chunk": split,
-    "aten.tensor_split": split,
-    "aten.slice": slice_,
-    "aten.slice_scatter": slice_scatter,
-    "aten.select": select,
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(
+        ("aten.split", "aten.split_with_sizes", "aten.chunk", "aten.tensor_split"), Operator(split, local="split")
+    ),
+    "aten.slice": Operator(slice_, local="slice", view=True),
+    "aten.slice_scatter": Operator(slice_scatter, local="slice"),
+    "aten.select": Operator(select, view=True),
     "aten.unbind": unbind,
     "aten.cat": cat,
     "aten.concat": cat,

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import click
 
+from ...outside.progress import working
 from ...planner.advise import advise
 from ...planner.estimate import Estimate
 from ...planner.plan import Plan
 from ...report import make_console
 from ...report.advice import advice_data, advice_text
 from ...session.study import Study
-from ..options import working
 
 
 def print_advice(

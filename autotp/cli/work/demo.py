@@ -10,12 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from ... import api
+from ...outside.progress import working
 from ...planner.plan import Plan
 from ...report import byte_size, make_console, number, paragraphs, plan_summary
 from ...report.summary import kind_name, share
 from ...report.text import add_row, make_table
 from ...runtime.launch import run_ranks
-from ..options import working
 from .encode import PRECISIONS, SENTENCES, Encoded, encode, encode_on_rank
 
 NAME = "all-MiniLM-L6-v2"

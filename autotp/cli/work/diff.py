@@ -8,12 +8,12 @@ import click
 
 from ... import api
 from ...errors import UsageError
+from ...outside.progress import working
 from ...planner.plan import Plan
 from ...report import make_console, paragraphs
 from ...report.against import bytes_a_token
 from ...report.diff import compare_plans, plans_text
 from ...session.study import Study
-from ..options import working
 
 
 def show_diff(

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
+from ...outside.progress import working
 from ...planner.plan import Plan
 from ...session.study import Study
-from ..options import working
 
 
 def print_export(

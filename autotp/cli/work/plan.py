@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from ...errors import UsageError
+from ...outside.progress import working
 from ...planner.plan import Plan
 from ...report import (
     make_console,
@@ -24,7 +25,6 @@ from ...report import (
 )
 from ...session.arguments import Wishes
 from ...session.study import Study
-from ..options import working
 
 
 def print_plan(

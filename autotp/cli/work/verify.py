@@ -12,10 +12,10 @@ from torch import nn
 from ...errors import UsageError
 from ...huggingface import models
 from ...huggingface.tiny import tiny_config
+from ...outside.progress import working
 from ...planner.plan import Plan
 from ...report import make_console, number, verification
 from ...verify import verify
-from ..options import working
 
 LARGEST = 300_000_000  # parameters; simulated ranks hold several float64 copies of them
 

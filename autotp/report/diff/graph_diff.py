@@ -30,7 +30,7 @@ class GraphDiff:
     diffs: tuple[Diff, ...]
 
     def only(self, unit: str) -> GraphDiff:
-        """The difference in the units of which a path is, or matches a pattern such as `model.layers.*`.
+        """The difference in the units with this path, or with paths that match a pattern such as `model.layers.*`.
 
         Raises UsageError naming the nearest unit if there is none.
         """
@@ -58,7 +58,7 @@ class GraphDiff:
         return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
 
     def dot(self) -> str:
-        """The graphs in Graphviz's language, before and after beside each other."""
+        """The graphs in the language of Graphviz, before and after side by side."""
         return diff_dot(self.diffs)
 
     def svg(self) -> str:
@@ -66,7 +66,7 @@ class GraphDiff:
         return render_svg(self.dot())
 
     def page(self) -> str:
-        """One HTML page that needs nothing else and no network."""
+        """One HTML page that needs no other file and no network."""
         return make_page(self.diffs)
 
     def html(self, path: str | Path) -> None:
