@@ -102,13 +102,15 @@ def needs_gradient(typed: TypedGraph) -> frozenset[torch.fx.Node]:
         if node not in typed.facts:
             continue
         value = node.meta["val"]
+        if not enabled and "writes" in node.meta and node.args[0] in reached:  # what it writes into keeps its gradient
+            reached.add(node)
         if node.meta.get("gradient") or (
             enabled
             and node.target not in _WITHOUT_GRADIENT
             and _differentiable(value)
             and any(operand in reached for operand in typed.facts[node].operands)
         ):  # an input, a parameter, or a value read from an object
-            reached.add(node)
+            reached.update((node, *(shared for shared in node.meta.get("writes", ()) if shared in typed.facts)))
     return frozenset(reached)
 
 
