@@ -125,11 +125,10 @@ class _Recorder:
         guess: bool | None = None,
     ) -> None:
         self.functions, self.given, self.taken = functions, given, taken
-        self.recording, self.real = Recording(), real
+        self.recording, self.real, self.depth = Recording(), real, 0
         # Inputs without data stand for ones where the weights are.
         device = next((p.device for p in model.parameters() if p.device.type != "meta"), None)
         self.symbols = Symbols(device, guess=guess)
-        self.depth = 0
         self.results: dict[tuple[int, Sizes], Any] = {}
         self.fakes: dict[int, torch.Tensor] = {}
         self.owners: dict[int, str] = {}
@@ -137,10 +136,8 @@ class _Recorder:
         self.dense, self.model = model, self._twin(model, units)
 
     def _twin(self, model: nn.Module, units: Sequence[Unit]) -> nn.Module:
-        by_module: dict[int, Unit] = {}
-        for unit in units:
-            by_module.setdefault(id(unit.module(model)), unit)
-        first: dict[int, nn.Module] = {}
+        by_module = {id(unit.module(model)): unit for unit in reversed(units)}
+        first, paths = dict[int, nn.Module](), dict[int, str]()
 
         def unit_twin(module: nn.Module) -> nn.Module | None:
             unit = by_module.get(id(module))
@@ -153,8 +150,10 @@ class _Recorder:
                     twin.__dict__[part] = first[unit.shape].__dict__[part]
             else:
                 twin = first[unit.shape] = clone(module, self._fake)
-                for name, parameter in module.named_parameters():
-                    self.owners[id(self.fakes[id(parameter)])] = f"{unit.path}.{name}"
+                paths[unit.shape] = unit.path
+            for name, parameter in module.named_parameters():  # which something that is no module may hold itself
+                for held in (parameter, self.fakes.get(id(parameter), parameter)):
+                    self.owners.setdefault(id(held), f"{paths[unit.shape]}.{name}")
             self._watch(twin, unit)
             return twin
 

@@ -1,7 +1,7 @@
 """Differentiable collectives: each is what its name says forward, and its conjugate backward.
 
 Backward they are collectives themselves, whose conjugates are the ones of forward: so gradients of gradients are right, too.
-A gradient of None stays one, on all ranks alike: nothing is sent for it, and no parameter gets zeros that the dense model's has not.
+A gradient of None stays one, on all ranks alike: nothing is sent for it, and no parameter gets zeros where a dense one gets none.
 """
 
 from __future__ import annotations
