@@ -82,8 +82,17 @@ def is_parameter(node: torch.fx.Node) -> bool:
 
 def is_of_parameters(typed: TypedGraph, node: torch.fx.Node) -> bool:
     """Returns if a value is a parameter, or is made of parameters alone."""
-    operands = typed.facts[node].operands
-    return is_parameter(node) or (bool(operands) and all(is_of_parameters(typed, operand) for operand in operands))
+    seen, waiting = {node}, [node]
+    while waiting:
+        each = waiting.pop()
+        if is_parameter(each):
+            continue
+        operands = typed.facts[each].operands
+        if not operands:
+            return False
+        waiting += [operand for operand in operands if operand not in seen]
+        seen.update(operands)
+    return True
 
 
 # Their results do not depend on the numbers of their operands, or pretend so.
