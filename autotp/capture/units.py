@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -187,7 +188,9 @@ class _Description:
             return ("module", self.parts[id(value)])
         if isinstance(value, types.FunctionType):
             return ("function", id(value.__code__))
-        if isinstance(value, type) or callable(value):
+        if isinstance(value, functools.partial) and depth:
+            return ("partial", *(self(part, depth - 1) for part in (value.func, value.args, value.keywords)))
+        if isinstance(value, (type, types.BuiltinFunctionType)):
             return id(value)
         return (type(value), self._number(value))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import pytest
@@ -233,3 +234,34 @@ def test_a_list_with_bare_layers_in_it_is_part_of_what_is_around() -> None:
 def test_a_block_in_a_list_within_a_list_is_split_alone() -> None:
     model = Model(rows(*([nn.LayerNorm(16), Block(i)] for i in range(2))))
     assert paths(model, "blocks.1.1") == ["table", "blocks.0.1", "blocks.1.1.up", "blocks.1.1.down", "head"]
+
+
+class Processor:
+    def __init__(self, scale: float = 1.0) -> None:
+        self.scale = scale
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.scale
+
+
+HELD: dict[str, Callable[[], object]] = {
+    "an object that is called": Processor,
+    "its method": lambda: Processor().__call__,
+    "a partial of it": lambda: functools.partial(Processor()),
+    "a list of them": lambda: [Processor(), Processor()],
+    "a lambda over one": lambda: (lambda held: lambda x: held(x))(Processor()),
+}
+
+
+@pytest.mark.parametrize("what", HELD)
+def test_which_object_a_block_holds_is_no_structure(what: str) -> None:
+    blocks = [Block() for _ in range(3)]
+    for block in blocks:
+        block.held = HELD[what]()
+    assert len({unit.shape for unit in find_units(listed(*blocks))}) == 1
+
+
+def test_of_which_class_the_object_is_and_whether_it_is_held_twice_is() -> None:
+    blocks, one = [Block() for _ in range(3)], Processor()
+    blocks[0].held, blocks[1].held, blocks[2].held = [one, one], [one, Processor()], [one, functools.partial(one)]
+    assert len({unit.shape for unit in find_units(listed(*blocks))}) == 3
