@@ -41,7 +41,8 @@ def plan(
             id in the local cache, or a model type such as `"llama"`.
         tp: number of ranks, at least 1.
         example: for a module that is not from transformers, the arguments of one forward: a tensor, a tuple of
-            arguments, a dict of keyword arguments, or `(args, kwargs)`. Only shapes and dtypes matter.
+            arguments, a dict of keyword arguments, `(args, kwargs)`, or `autotp.Arguments(...)`, given what the forward is, which
+            can be taken for nothing else. Only shapes and dtypes matter.
         wishes: the rest, all by name:
 
             hardware: a node from `rules/hardware`, used to weigh collectives against each other.

@@ -125,7 +125,8 @@ class OutsidePlan:
 @dataclass(frozen=True)
 class Plan:
     """A tensor-parallel plan. JSON and back is the identity. `loss` says what a loss adds to what the units do, `around` are the
-    collectives where values cut over positions begin and end, each at a unit.
+    collectives where values cut over positions begin and end, each at a unit. `sizes` says where only one call could be made to
+    plan from, so that it is not known which sizes vary.
     """
 
     version: int
@@ -140,6 +141,7 @@ class Plan:
     tied: tuple[tuple[str, ...], ...] = ()
     loss: str = ""
     around: tuple[CollectivePlan, ...] = ()
+    sizes: str = ""
 
     def to_json(self) -> str:
         """The plan as indented JSON."""
