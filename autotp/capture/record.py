@@ -250,11 +250,9 @@ class _Recorder:
 
 def _values_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Values that the run may change: a parameter's own, which it does not; of an input without data, small numbers."""
-    if isinstance(tensor, nn.Parameter):
-        return tensor.detach()
-    if tensor.is_meta:
+    if tensor.is_meta and not isinstance(tensor, nn.Parameter):
         return (torch.arange(tensor.numel(), device=device) % 7).reshape(tensor.shape).to(tensor.dtype)
-    return tensor.detach().clone()
+    return tensor.detach() if isinstance(tensor, nn.Parameter) else tensor.detach().clone()
 
 
 def _sizes(args: Any, kwargs: Any) -> Sizes:
@@ -280,8 +278,14 @@ def _only_shapes(rule: str, function: Any, fake: Any, args: tuple[Any, ...], kwa
 
 def _as_it_is_now(args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """A call whose Python objects keep the state they have before it; tracing says what it cannot copy."""
+
+    def wanting(
+        tensor: torch.Tensor,
+    ) -> torch.Tensor:  # where gradients are turned off in eval mode: a plan is for training
+        return tensor if torch.is_grad_enabled() else tensor.detach().requires_grad_(tensor.is_floating_point())
+
     with suppress(TraceError):
-        args, kwargs = copy_opaque((args, kwargs))
+        args, kwargs = copy_opaque((args, kwargs), wanting)
     return args, kwargs
 
 
@@ -292,7 +296,7 @@ def _wanting_gradients_too(known: Arguments, other: Arguments) -> Arguments:
     if spec != its_spec:
         return known
     for i, (leaf, same) in enumerate(zip(leaves, others, strict=True)):
-        both = isinstance(leaf, torch.Tensor) and isinstance(same, torch.Tensor) and leaf.shape == same.shape
+        both = isinstance(leaf, torch.Tensor) and isinstance(same, torch.Tensor) and leaf.dim() == same.dim()
         if both and same.requires_grad and not leaf.requires_grad:
             leaves[i] = leaf.detach().requires_grad_()
     args, kwargs = pytree.tree_unflatten(leaves, spec)

@@ -217,13 +217,18 @@ class Plan:
         """The unit plan of the module at a path."""
         return next((unit for unit in self.units if path in unit.instances), None)
 
-    def step(self, calls: Mapping[str, int] | None = None) -> list[CollectivePlan]:
-        """The collectives of one step, each as often as it runs: once for every unit, or as often as `calls` says of its path."""
+    def step(
+        self, calls: Mapping[str, int] | None = None, backward: Mapping[str, int] | None = None
+    ) -> list[CollectivePlan]:
+        """The collectives of one step, each as often as it runs: once for every unit, or as often as `calls` says of its path;
+        those of the backward as often as `backward` says, if it does: as a gradient came back to it."""
 
-        def times(unit: UnitPlan) -> int:
-            return len(unit.instances) if calls is None else sum(calls.get(path, 0) for path in unit.instances)
+        def times(unit: UnitPlan, phase: str) -> int:
+            counts = calls if backward is None or phase != "backward" else backward
+            return len(unit.instances) if counts is None else sum(counts.get(path, 0) for path in unit.instances)
 
-        return [*(c for unit in self.units for c in unit.collectives * times(unit)), *self.around]
+        of_units = (c for unit in self.units for c in unit.collectives for _ in range(times(unit, c.phase)))
+        return [*of_units, *self.around]
 
     def elements(self) -> tuple[int, int]:
         """Number of parameters of the whole model and of one rank; a tied parameter counts once."""

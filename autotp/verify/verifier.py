@@ -96,11 +96,11 @@ class Verifier:
 
     def _dense_run(self, dense: nn.Module, call: Call) -> Run:
         quiet = drawing_nothing() if call.training else nullcontext()
-        with quiet, counted_units(dense, [unit.path for unit in self.session.found.units]) as units, self.only_copies:
+        with quiet, counted_units(dense, [unit.path for unit in self.session.found.units]) as counts, self.only_copies:
             outputs, gradients = called(dense, call, self.seed, self.paths)
         if call.inputs is not self.call and any(bool(output.isnan().any()) for output in outputs.values()):
             raise UnsuitableError("its results are no numbers")
-        return Run(call, outputs, gradients, units)
+        return Run(call, outputs, gradients, *counts)
 
     def plan(self, tp: int) -> Plan:
         """The best plan of the model for so many ranks."""
@@ -129,7 +129,9 @@ class Verifier:
 
         ranks = simulate(tp, rank_run)
         calls = tuple(
-            _call_report(run, planned_collectives(plan, run.units) if self._is_planned(run.call) else None, found)
+            _call_report(
+                run, planned_collectives(plan, run.units, run.backward) if self._is_planned(run.call) else None, found
+            )
             for run, *found in zip(self.runs, *ranks, strict=True)
         )
         counts = next((call for call in calls if not call.counts_agree), calls[0])
@@ -171,10 +173,12 @@ def _call_report(run: Run, planned: Mapping[str, int] | None, ranks: Sequence[tu
     )
 
 
-def planned_collectives(plan: Plan, calls: Mapping[str, int] | None = None) -> dict[str, int]:
+def planned_collectives(
+    plan: Plan, calls: Mapping[str, int] | None = None, backward: Mapping[str, int] | None = None
+) -> dict[str, int]:
     """Collectives of one training step of the whole model by "kind phase of", for so many calls of the units if they are given:
-    data may choose which experts are called, and some units are called twice."""
-    return dict(Counter(f"{c.kind} {c.phase} {c.of}" for c in plan.step(calls)))
+    data may choose which experts are called, some units are called twice, and some get no gradient."""
+    return dict(Counter(f"{c.kind} {c.phase} {c.of}" for c in plan.step(calls, backward)))
 
 
 def _dense(model: nn.Module) -> nn.Module:
