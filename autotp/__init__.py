@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .checkpoint.training import TrainingState
     from .huggingface.saving import save_pretrained
     from .huggingface.trainer import ParallelTrainer as ParallelTrainer  # not in __all__: it needs accelerate
+    from .planner.arguments import Arguments
     from .planner.plan import Plan
     from .report.diff import GraphDiff
     from .session.initial import initialize
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Arguments",
     "AutotpError",
     "CheckpointError",
     "GraphDiff",
@@ -72,6 +74,7 @@ __all__ = [
 
 # The module of each name that is imported late; as the imports for type checkers above say.
 HOMES = {
+    "Arguments": ".planner.arguments",
     "GraphDiff": ".report.diff",
     "Loaded": ".checkpoint.load",
     "ParallelTrainer": ".huggingface.trainer",

@@ -41,7 +41,8 @@ def plan(
             id in the local cache, or a model type such as `"llama"`.
         tp: number of ranks, at least 1.
         example: for a module that is not from transformers, the arguments of one forward: a tensor, a tuple of
-            arguments, a dict of keyword arguments, or `(args, kwargs)`. Only shapes and dtypes matter.
+            arguments, a dict of keyword arguments, `(args, kwargs)`, or `autotp.Arguments(...)`, which is given what the forward
+            is given. Only shapes and dtypes matter.
         wishes: how the model is cut, each by name:
 
             - `hardware` (str): a node from `rules/hardware`. Its rates decide which collectives are cheaper.

@@ -17,7 +17,8 @@ _CASTS = frozenset(
 
 
 def normalise(graph: torch.fx.Graph, constants: Mapping[str, torch.Tensor]) -> None:
-    """Normalise in place. Legal because every value a later node reads is unchanged."""
+    """Normalise in place. Legal because every value a later node reads is unchanged, and so is how its gradient flows."""
+    unseen = _unseen_writes(graph)
     for node in list(graph.nodes):
         if node.op != "call_function":
             continue
@@ -32,6 +33,8 @@ def normalise(graph: torch.fx.Graph, constants: Mapping[str, torch.Tensor]) -> N
             _index_to_slice(graph, node, constants)
         elif node.target is torch.ops.aten.matmul.default:
             _matmul_to_linear(node)
+        elif node in unseen:
+            node.meta["writes"] = tuple(_sharing_memory(graph, node.args[0]))
         elif _writes(node):
             _functionalise(graph, node)
     graph.eliminate_dead_code()
@@ -61,6 +64,26 @@ def _takes_everything(dim: object = 0, start: object = None, end: object = None,
 def _writes(node: torch.fx.Node) -> bool:
     target = node.target
     return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable and target.namespace == "aten"
+
+
+def _unseen_writes(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """Writes that autograd does not see, as they run without gradients, into values that have one: what is read later has new
+    numbers, and the gradient of the old ones."""
+    found, wanting, enabled = set[torch.fx.Node](), set[torch.fx.Node](), True
+    for node in graph.nodes:
+        if node.target is torch._C._set_grad_enabled:
+            enabled = bool(node.args[0])
+        elif node.meta.get("gradient"):
+            wanting.add(node)
+        elif _writes(node):
+            sharing = _sharing_memory(graph, node.args[0])
+            if enabled and not wanting.isdisjoint(node.all_input_nodes):
+                wanting.update(sharing)
+            elif not enabled and not wanting.isdisjoint(sharing):
+                found.add(node)
+        elif enabled and not wanting.isdisjoint(node.all_input_nodes):
+            wanting.add(node)
+    return found
 
 
 _END = 2**62  # an end at or beyond it is none

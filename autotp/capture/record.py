@@ -125,11 +125,10 @@ class _Recorder:
         guess: bool | None = None,
     ) -> None:
         self.functions, self.given, self.taken = functions, given, taken
-        self.recording, self.real = Recording(), real
+        self.recording, self.real, self.depth = Recording(), real, 0
         # Inputs without data stand for ones where the weights are.
         device = next((p.device for p in model.parameters() if p.device.type != "meta"), None)
         self.symbols = Symbols(device, guess=guess)
-        self.depth = 0
         self.results: dict[tuple[int, Sizes], Any] = {}
         self.fakes: dict[int, torch.Tensor] = {}
         self.owners: dict[int, str] = {}
@@ -137,10 +136,8 @@ class _Recorder:
         self.dense, self.model = model, self._twin(model, units)
 
     def _twin(self, model: nn.Module, units: Sequence[Unit]) -> nn.Module:
-        by_module: dict[int, Unit] = {}
-        for unit in units:
-            by_module.setdefault(id(unit.module(model)), unit)
-        first: dict[int, nn.Module] = {}
+        by_module = {id(unit.module(model)): unit for unit in reversed(units)}
+        first, paths = dict[int, nn.Module](), dict[int, str]()
 
         def unit_twin(module: nn.Module) -> nn.Module | None:
             unit = by_module.get(id(module))
@@ -153,8 +150,10 @@ class _Recorder:
                     twin.__dict__[part] = first[unit.shape].__dict__[part]
             else:
                 twin = first[unit.shape] = clone(module, self._fake)
-                for name, parameter in module.named_parameters():
-                    self.owners[id(self.fakes[id(parameter)])] = f"{unit.path}.{name}"
+                paths[unit.shape] = unit.path
+            for name, parameter in module.named_parameters():  # which something that is no module may hold itself
+                for held in (parameter, self.fakes.get(id(parameter), parameter)):
+                    self.owners.setdefault(id(held), f"{paths[unit.shape]}.{name}")
             self._watch(twin, unit)
             return twin
 
@@ -251,11 +250,9 @@ class _Recorder:
 
 def _values_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Values that the run may change: a parameter's own, which it does not; of an input without data, small numbers."""
-    if isinstance(tensor, nn.Parameter):
-        return tensor.detach()
-    if tensor.is_meta:
+    if tensor.is_meta and not isinstance(tensor, nn.Parameter):
         return (torch.arange(tensor.numel(), device=device) % 7).reshape(tensor.shape).to(tensor.dtype)
-    return tensor.detach().clone()
+    return tensor.detach() if isinstance(tensor, nn.Parameter) else tensor.detach().clone()
 
 
 def _sizes(args: Any, kwargs: Any) -> Sizes:
@@ -281,8 +278,14 @@ def _only_shapes(rule: str, function: Any, fake: Any, args: tuple[Any, ...], kwa
 
 def _as_it_is_now(args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """A call whose Python objects keep the state they have before it; tracing says what it cannot copy."""
+
+    def wanting(
+        tensor: torch.Tensor,
+    ) -> torch.Tensor:  # where gradients are turned off in eval mode: a plan is for training
+        return tensor if torch.is_grad_enabled() else tensor.detach().requires_grad_(tensor.is_floating_point())
+
     with suppress(TraceError):
-        args, kwargs = copy_opaque((args, kwargs))
+        args, kwargs = copy_opaque((args, kwargs), wanting)
     return args, kwargs
 
 
@@ -293,7 +296,7 @@ def _wanting_gradients_too(known: Arguments, other: Arguments) -> Arguments:
     if spec != its_spec:
         return known
     for i, (leaf, same) in enumerate(zip(leaves, others, strict=True)):
-        both = isinstance(leaf, torch.Tensor) and isinstance(same, torch.Tensor) and leaf.shape == same.shape
+        both = isinstance(leaf, torch.Tensor) and isinstance(same, torch.Tensor) and leaf.dim() == same.dim()
         if both and same.requires_grad and not leaf.requires_grad:
             leaves[i] = leaf.detach().requires_grad_()
     args, kwargs = pytree.tree_unflatten(leaves, spec)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -56,15 +57,39 @@ def _blocks(module: nn.Module, path: str, split: frozenset[str]) -> Iterator[lis
     """Groups of sibling blocks: the outermost containers whose elements all have children of their own."""
     elements = list(module.children())
     container = isinstance(module, nn.ModuleList) or (isinstance(module, nn.Sequential) and len(elements) > 1)
-    if container and elements and path not in split and all(_is_block(element) for element in elements):
-        siblings = [_join(path, name) for name, _ in module.named_children()]
-        yield [sibling for sibling in siblings if sibling not in split]
-        for sibling in siblings:
-            if sibling in split:
-                yield from _blocks(module.get_submodule(sibling.rpartition(".")[2]), sibling, split)
+    rows = _rows(module) if container and path not in split else []
+    if rows:
+        for place in dict.fromkeys(place for row in rows for place in row):
+            siblings = [_join(path, row[place]) for row in rows if place in row]
+            yield [sibling for sibling in siblings if sibling not in split]
+            for sibling in siblings:
+                if sibling in split:
+                    inner = module.get_submodule(sibling.removeprefix(path).lstrip("."))
+                    yield from _blocks(inner, sibling, split)
         return
     for name, child in module.named_children():
         yield from _blocks(child, _join(path, name), split)
+
+
+def _rows(module: nn.Module) -> list[dict[str, str]]:
+    """The blocks of each element of a container, by where they are in it: the element is one, or a list of such and of modules
+    without matrices. Nothing if there is anything else."""
+    rows = []
+    for name, element in module.named_children():
+        row = dict(_leaves(element, ""))
+        if not all(_is_block(leaf) or (place and not has_matrix(leaf)) for place, leaf in row.items()):
+            return []
+        rows.append({place: _join(name, place) if place else name for place, leaf in row.items() if _is_block(leaf)})
+    return rows if any(rows) else []
+
+
+def _leaves(module: nn.Module, place: str) -> Iterator[tuple[str, nn.Module]]:
+    """What lists within lists hold in the end, a module that is no list by itself."""
+    if not isinstance(module, nn.ModuleList):
+        yield place, module
+        return
+    for name, child in module.named_children():
+        yield from _leaves(child, _join(place, name))
 
 
 def _is_block(module: nn.Module) -> bool:
@@ -163,7 +188,9 @@ class _Description:
             return ("module", self.parts[id(value)])
         if isinstance(value, types.FunctionType):
             return ("function", id(value.__code__))
-        if isinstance(value, type) or callable(value):
+        if isinstance(value, functools.partial) and depth:
+            return ("partial", *(self(part, depth - 1) for part in (value.func, value.args, value.keywords)))
+        if isinstance(value, (type, types.BuiltinFunctionType)):
             return id(value)
         return (type(value), self._number(value))
 

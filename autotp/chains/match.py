@@ -172,6 +172,7 @@ class _Match:
         axes = set(self.axes) or self.all_axes
         self.nodes = [n for n, there in places.items() if n.op == "call_function" and axes & there]
         self.weights = [n for n in graph.nodes if _is_weight(n) and axes & places[n]]
+        self.own_weights = frozenset(self.weights)
 
     def outcome(self) -> Proposal | tuple[int, NearMiss] | None:
         """A proposal, a near miss with the number of steps that did match, or None if the rule is about something else."""
@@ -206,12 +207,13 @@ class _Match:
 
     def _is_start(self, node: torch.fx.Node) -> bool:
         """Returns if a parameter brings the axis in here without summing over it."""
+        if operator_name(node.target) not in self.rules.classes[self.rule.start]:
+            return False
         fact = self.typing.facts[node]
+        if any(not self.all_axes.isdisjoint(axes_of(term)) for term in fact.contracts):
+            return False
         read = fact.operands if self.rule.collect else _weights_of(node, self.typing)
-        brings = any(w in self.weights for w in read)
-        contracted = {axis for term in fact.contracts for axis in axes_of(term)}
-        name = operator_name(node.target)
-        return brings and not (contracted & self.all_axes) and name in self.rules.classes[self.rule.start]
+        return not self.own_weights.isdisjoint(read)
 
     def _refusal(self, starts: list[torch.fx.Node], depth: int) -> tuple[int, NearMiss] | None:
         rule = self.rule

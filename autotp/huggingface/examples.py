@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from ..errors import UsageError
+from ..planner.arguments import Arguments
 from ..planner.survey import Example
 from . import models
 
@@ -24,6 +25,8 @@ def examples_for(model: nn.Module, example: Any) -> list[Example]:
 
 
 def _as_call(example: Any) -> Example:
+    if isinstance(example, Arguments):
+        return example.args, dict(example.kwargs)
     if isinstance(example, torch.Tensor):
         return (example,), {}
     if isinstance(example, dict):
@@ -32,7 +35,10 @@ def _as_call(example: Any) -> Example:
         if len(example) == 2 and isinstance(example[0], (tuple, list)) and isinstance(example[1], dict):
             return tuple(example[0]), example[1]
         return tuple(example), {}
-    raise UsageError(f"example must be a tensor, a tuple of arguments or a dict of them, not {type(example).__name__}")
+    raise UsageError(
+        f"example must be a tensor, a tuple of arguments, a dict of them or autotp.Arguments(...), not"
+        f" {type(example).__name__}"
+    )
 
 
 def _two_sizes(call: Example) -> list[Example]:

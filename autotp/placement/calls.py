@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import networkx as nx
 import torch
 
 from ..axes.layout import Factor
@@ -108,27 +107,26 @@ def _sent(typed: TypedGraph, flow: Flow, backward: Backward, cut: SequenceCut | 
 class _Joining:
     def __init__(self, typed: TypedGraph, flow: Flow, sent: list[Sent], price: Price) -> None:
         self.typed, self.flow, self.sent, self.price = typed, flow, sent, price
-        self.waits = _waits(typed, sent)
+        self.order = _Order(_waits(typed, sent))
         self.cost: dict[Together, float] = {}
 
     def run(self) -> tuple[Together, ...]:
         found: list[Together] = []
         for each in sorted(self.sent, key=lambda sent: self._seconds((sent,))):
-            number = next((n for n, call in enumerate(found) if self._joins(each, n, found)), None)
-            if number is None:
-                found.append((each,))
-            else:
-                found[number] = (*found[number], each)
+            self.order.look_at(each)
+            number = next((n for n, call in enumerate(found) if self._joins(each, n, call)), len(found))
+            if number == len(found):
+                found.append(())
+            found[number] = (*found[number], each)
+            self.order.add(each, number)
         order = {each: number for number, each in enumerate(self.sent)}
         in_order = [tuple(sorted(call, key=order.__getitem__)) for call in found]
         return tuple(sorted(in_order, key=lambda call: order[call[0]]))
 
-    def _joins(self, each: Sent, number: int, found: list[Together]) -> bool:
-        call = found[number]
-        together = (*call, each)
-        if not self._alike(call[0], each) or self._seconds(together) >= self._seconds(call) + self._seconds((each,)):
+    def _joins(self, each: Sent, number: int, call: Together) -> bool:
+        if not self.order.allows(number) or not self._alike(call[0], each):
             return False
-        return _have_an_order([*found[:number], together, *found[number + 1 :]], self.waits)
+        return self._seconds((*call, each)) < self._seconds(call) + self._seconds((each,))
 
     def _alike(self, one: Sent, other: Sent) -> bool:
         def kind(each: Sent) -> tuple[object, ...]:
@@ -168,11 +166,51 @@ def _waits(typed: TypedGraph, sent: list[Sent]) -> Mapping[Sent, frozenset[Sent]
     return {each: behind[each.node] | {o for o in at[each.node] if o.phase < each.phase} for each in sent}
 
 
-def _have_an_order(found: list[Together], waits: Mapping[Sent, frozenset[Sent]]) -> bool:
-    """Returns if calls can follow one another so that each waits only for those before."""
-    call_of = {each: number for number, call in enumerate(found) for each in call}
-    order: Any = nx.DiGraph((call_of[o], call_of[each]) for each in call_of for o in waits[each] if o in call_of)
-    return bool(nx.is_directed_acyclic_graph(order))
+class _Order:
+    """Which calls must come before which, kept as calls grow: a set of calls is a number with their bits."""
+
+    def __init__(self, waits: Mapping[Sent, frozenset[Sent]]) -> None:
+        self.waits, self.call_of = waits, dict[Sent, int]()
+        self.after = dict[Sent, set[Sent]]()
+        for each, earlier in waits.items():
+            for other in earlier:
+                self.after.setdefault(other, set()).add(each)
+        self.before: list[int] = []  # for every call those that must be over, of which each waits again for others
+        self.earlier = self.later = 0
+
+    def look_at(self, each: Sent) -> None:
+        """Find the calls that must come before or after something that is not in a call yet."""
+        self.earlier = self._closed(self.waits[each])
+        behind = self._bits(self.after.get(each, ()))
+        self.later = behind | sum(1 << n for n, before in enumerate(self.before) if before & behind)
+
+    def allows(self, number: int) -> bool:
+        """Returns if what is looked at can be sent in a call: no call then waits for itself."""
+        return not (self.earlier | self.later) >> number & 1
+
+    def add(self, each: Sent, number: int) -> None:
+        """Put what is looked at in a call, or in a new one."""
+        self.before += [0] * (number == len(self.before))
+        self.call_of[each] = number
+        self.before[number] |= self.earlier
+        own = self.before[number] | 1 << number
+        for n, before in enumerate(self.before):
+            if (self.later >> n | before >> number) & 1:
+                self.before[n] |= own
+
+    def _closed(self, sent: Iterable[Sent]) -> int:
+        found = self._bits(sent)
+        for number, before in enumerate(self.before):
+            if found >> number & 1:
+                found |= before
+        return found
+
+    def _bits(self, sent: Iterable[Sent]) -> int:
+        found = 0
+        for each in sent:
+            if each in self.call_of:
+                found |= 1 << self.call_of[each]
+        return found
 
 
 def keeps_order(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:

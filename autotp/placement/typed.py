@@ -82,8 +82,17 @@ def is_parameter(node: torch.fx.Node) -> bool:
 
 def is_of_parameters(typed: TypedGraph, node: torch.fx.Node) -> bool:
     """Returns if a value is a parameter, or is made of parameters alone."""
-    operands = typed.facts[node].operands
-    return is_parameter(node) or (bool(operands) and all(is_of_parameters(typed, operand) for operand in operands))
+    seen, waiting = {node}, [node]
+    while waiting:
+        each = waiting.pop()
+        if is_parameter(each):
+            continue
+        operands = typed.facts[each].operands
+        if not operands:
+            return False
+        waiting += [operand for operand in operands if operand not in seen]
+        seen.update(operands)
+    return True
 
 
 def needs_gradient(typed: TypedGraph) -> frozenset[torch.fx.Node]:
@@ -96,13 +105,15 @@ def needs_gradient(typed: TypedGraph) -> frozenset[torch.fx.Node]:
         if node not in typed.facts:
             continue
         value = node.meta["val"]
+        if not enabled and "writes" in node.meta and node.args[0] in reached:  # what it writes into keeps its gradient
+            reached.add(node)
         if node.meta.get("gradient") or (
             enabled
             and typed.facts[node].gradient != "none"
             and _differentiable(value)
             and any(operand in reached for operand in typed.facts[node].operands)
         ):  # an input, a parameter, or a value read from an object
-            reached.add(node)
+            reached.update((node, *(shared for shared in node.meta.get("writes", ()) if shared in typed.facts)))
     return frozenset(reached)
 
 

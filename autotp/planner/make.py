@@ -56,6 +56,7 @@ def make_plan(
         units=units,
         outside=tuple(outside(model, found, units)),
         tied=tuple(map(tuple, tied)),
+        sizes=found.sizes,
     )
 
 

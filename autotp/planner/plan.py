@@ -127,7 +127,7 @@ class Plan:
     """A tensor-parallel plan, as frozen data. A plan that is written as JSON and read again is equal to itself.
 
     `loss` says in words what a loss adds to the work of the units. `around` are the collectives with which the cut over positions
-    begins and ends.
+    begins and ends. `sizes` says where only one call could be made to plan from, so that it is not known which sizes vary.
     """
 
     version: int
@@ -142,6 +142,7 @@ class Plan:
     tied: tuple[tuple[str, ...], ...] = ()
     loss: str = ""
     around: tuple[CollectivePlan, ...] = ()
+    sizes: str = ""
 
     def to_json(self) -> str:
         """The plan as indented JSON."""
@@ -217,13 +218,18 @@ class Plan:
         """The unit plan of the module at a path."""
         return next((unit for unit in self.units if path in unit.instances), None)
 
-    def step(self, calls: Mapping[str, int] | None = None) -> list[CollectivePlan]:
-        """The collectives of one step, each as often as it runs: once for every unit, or as `calls` says for its path."""
+    def step(
+        self, calls: Mapping[str, int] | None = None, backward: Mapping[str, int] | None = None
+    ) -> list[CollectivePlan]:
+        """The collectives of one step, each as often as it runs: once for every unit, or as `calls` says for its path.
+        Those of the backward run as often as `backward` says, if it is given: as a gradient came back to the unit."""
 
-        def times(unit: UnitPlan) -> int:
-            return len(unit.instances) if calls is None else sum(calls.get(path, 0) for path in unit.instances)
+        def times(unit: UnitPlan, phase: str) -> int:
+            counts = calls if backward is None or phase != "backward" else backward
+            return len(unit.instances) if counts is None else sum(counts.get(path, 0) for path in unit.instances)
 
-        return [*(c for unit in self.units for c in unit.collectives * times(unit)), *self.around]
+        of_units = (c for unit in self.units for c in unit.collectives for _ in range(times(unit, c.phase)))
+        return [*of_units, *self.around]
 
     def elements(self) -> tuple[int, int]:
         """Number of parameters of the whole model and of one rank; a tied parameter counts once."""

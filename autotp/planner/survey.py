@@ -31,6 +31,10 @@ from .choose import UnitProblem
 
 Example: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
+ONE_CALL = (
+    "it is planned from the example alone: a second call, whose batch is larger by two, fails ({reason}), so programs are made"
+    " for each size when it comes"
+)
 MSG_NOT_CALLED = "the example inputs never call it"
 
 
@@ -43,6 +47,7 @@ class Survey:
     problems: dict[int, UnitProblem] = field(default_factory=dict)
     varying: dict[int, VaryingDims] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
+    sizes: str = ""
     seconds: dict[str, float] = field(default_factory=lambda: {"capture": 0.0, "inference": 0.0})
 
 
@@ -107,7 +112,7 @@ class _Surveyor:
         """Survey all units; returns the paths that failed, with reasons. Raises TraceError if the Python around them does."""
         units = self.result.units
         with self._timed("capture"):
-            recordings = [record(self.model, units, *example, self.functions) for example in self.examples]
+            recordings = self._recordings()
         self.broken = recordings[0].failed.keys()
         failed: dict[str, str] = {}
         done: set[int] = set()
@@ -130,6 +135,17 @@ class _Surveyor:
             if unit.path not in recordings[0].called:
                 self.result.failures[unit.path] = "; ".join(filter(None, (MSG_NOT_CALLED, recordings[0].guessed)))
         return failed
+
+    def _recordings(self) -> list[Recording]:
+        """What the examples call. The first is the user's, the others are made from it, and the model may not take them."""
+        first, *others = self.examples
+        made = [record(self.model, self.result.units, *first, self.functions)]
+        for example in others:
+            try:
+                made.append(record(self.model, self.result.units, *example, self.functions))
+            except TraceError as error:
+                self.result.sizes = ONE_CALL.format(reason=error)
+        return made
 
     def _tell_apart(self, unit: Unit, waiting: Sequence[Unit], recordings: Sequence[Recording]) -> list[Unit]:
         """The units that wait; those of the structure of one that was traced, for which its trace does not hold as their state

@@ -1,6 +1,7 @@
 """Differentiable collectives: each is what its name says forward, and its conjugate backward.
 
 Backward they are collectives themselves, whose conjugates are the ones of forward: so gradients of gradients are right, too.
+A gradient of None stays one, on all ranks alike: nothing is sent for it, and no parameter gets zeros where a dense one gets none.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ MSG_AGAIN = "{what} has no second derivatives (create_graph=True); take them of 
 class _Enter(torch.autograd.Function):
     @staticmethod
     def forward(ctx, value, ranks, factors, of):  # type: ignore[no-untyped-def]
+        ctx.set_materialize_grads(False)
         ctx.ranks, ctx.factors, ctx.of = ranks, factors, of
         return value.view_as(value)
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        if gradient is None:
+            return None, None, None, None
         gradient = as_known_to_graphs(gradient)
         return reduce(gradient, ctx.ranks, ctx.factors, "backward", ctx.of), None, None, None
 
@@ -32,11 +36,14 @@ class _Enter(torch.autograd.Function):
 class _EnterPart(torch.autograd.Function):
     @staticmethod
     def forward(ctx, value, ranks, factors, dim, positions):  # type: ignore[no-untyped-def]
+        ctx.set_materialize_grads(False)
         ctx.ranks, ctx.factors, ctx.dim, ctx.positions = ranks, factors, dim, positions
         return value.view_as(value)
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        if gradient is None:
+            return None, None, None, None, None
         gradient = as_known_to_graphs(gradient)
         positions = ctx.positions.to(gradient.device)
         part = gradient.index_select(ctx.dim, positions)
@@ -47,11 +54,14 @@ class _EnterPart(torch.autograd.Function):
 class _Reduce(torch.autograd.Function):
     @staticmethod
     def forward(ctx, value, ranks, factors, phase, of):  # type: ignore[no-untyped-def]
+        ctx.set_materialize_grads(False)
         ctx.ranks, ctx.factors = ranks, factors
         return ranks.all_reduce(value, factors, phase, of)
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        if gradient is None:
+            return None, None, None, None, None
         gradient = as_known_to_graphs(gradient)
         return enter(gradient, ctx.ranks, ctx.factors), None, None, None, None
 
@@ -59,11 +69,14 @@ class _Reduce(torch.autograd.Function):
 class _Leave(torch.autograd.Function):
     @staticmethod
     def forward(ctx, value, ranks, factors):  # type: ignore[no-untyped-def]
+        ctx.set_materialize_grads(False)
         ctx.ranks, ctx.factors = ranks, factors
         return value.view_as(value)
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        if gradient is None:
+            return None, None, None
         gradient = as_known_to_graphs(gradient)
         return once(gradient, ctx.ranks, ctx.factors), None, None
 
@@ -71,11 +84,14 @@ class _Leave(torch.autograd.Function):
 class _Once(torch.autograd.Function):
     @staticmethod
     def forward(ctx, value, ranks, factors):  # type: ignore[no-untyped-def]
+        ctx.set_materialize_grads(False)
         ctx.ranks, ctx.factors = ranks, factors
         return value.view_as(value) if ranks.coordinate(factors) == 0 else torch.zeros_like(value)
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        if gradient is None:
+            return None, None, None
         gradient = as_known_to_graphs(gradient)
         return leave(gradient, ctx.ranks, ctx.factors), None, None
 
@@ -83,11 +99,14 @@ class _Once(torch.autograd.Function):
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx, value, ranks, factors, dim, layout, summed):  # type: ignore[no-untyped-def]
+        ctx.set_materialize_grads(False)
         ctx.ranks, ctx.factors, ctx.dim, ctx.layout, ctx.summed = ranks, factors, dim, layout, summed
         return join(ranks.all_gather(value, factors, "forward"), dim, layout, factors, ranks.rank)
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        if gradient is None:
+            return None, None, None, None, None, None
         gradient = as_known_to_graphs(gradient)
 
         def part(rank: int) -> torch.Tensor:

@@ -63,11 +63,14 @@ def _summed(whole: torch.Tensor, ranks: Ranks, dim: int, phase: str) -> torch.Te
 class _Take(torch.autograd.Function):
     @staticmethod
     def forward(ctx, whole, ranks, dim):  # type: ignore[no-untyped-def]
+        ctx.set_materialize_grads(False)
         ctx.ranks, ctx.dim, ctx.length = ranks, dim, whole.shape[dim]
         return _own(whole, ranks, dim)
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        if gradient is None:
+            return None, None, None
         if is_recorded(gradient):
             return gather_positions(gradient, ctx.ranks, ctx.dim, ctx.length), None, None
         return _gathered(gradient, ctx.ranks, ctx.dim, ctx.length, "backward"), None, None
@@ -76,6 +79,7 @@ class _Take(torch.autograd.Function):
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx, local, ranks, dim, length, summed, again):  # type: ignore[no-untyped-def]
+        ctx.set_materialize_grads(False)
         ctx.ranks, ctx.dim, ctx.summed = ranks, dim, summed
         whole = _gathered(local, ranks, dim, length, "forward")
         if again:
@@ -85,6 +89,8 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        if gradient is None:
+            return None, None, None, None, None, None
         if is_recorded(gradient):
             return _positions_again(gradient, ctx), None, None, None, None, None
         if ctx.summed and parts_of(ctx.summed) == ctx.ranks.size:
@@ -97,11 +103,14 @@ class _Gather(torch.autograd.Function):
 class _ReduceScatter(torch.autograd.Function):
     @staticmethod
     def forward(ctx, partial, ranks, dim):  # type: ignore[no-untyped-def]
+        ctx.set_materialize_grads(False)
         ctx.ranks, ctx.dim, ctx.length = ranks, dim, partial.shape[dim]
         return _summed(partial, ranks, dim, "forward")
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        if gradient is None:
+            return None, None, None
         if is_recorded(gradient):
             return gather_positions(gradient, ctx.ranks, ctx.dim, ctx.length, _group(ctx.ranks)), None, None
         return _gathered(gradient, ctx.ranks, ctx.dim, ctx.length, "backward"), None, None
@@ -211,11 +220,14 @@ def _positions_of(gradient: torch.Tensor, ranks: Ranks) -> torch.Tensor:
 class _Shut(torch.autograd.Function):
     @staticmethod
     def forward(ctx, local, ranks, length):  # type: ignore[no-untyped-def]
+        ctx.set_materialize_grads(False)
         ctx.ranks = ranks
         return CutSequence.like(local, ranks, length)
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        if gradient is None:
+            return None, None, None
         refuse_again(gradient, "a sequence that is cut over ranks")
         return _positions_of(gradient, ctx.ranks), None, None
 
@@ -223,11 +235,14 @@ class _Shut(torch.autograd.Function):
 class _Open(torch.autograd.Function):
     @staticmethod
     def forward(ctx, cut):  # type: ignore[no-untyped-def]
+        ctx.set_materialize_grads(False)
         ctx.ranks, ctx.length = cut.ranks, cut.shape[DIM]
         return cut.local.view_as(cut.local)
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        if gradient is None:
+            return None
         refuse_again(gradient, "a sequence that is cut over ranks")
         return CutSequence.like(gradient, ctx.ranks, ctx.length, "backward")
 
@@ -235,10 +250,13 @@ class _Open(torch.autograd.Function):
 class _Close(torch.autograd.Function):
     @staticmethod
     def forward(ctx, cut):  # type: ignore[no-untyped-def]
+        ctx.set_materialize_grads(False)
         return cut.whole()
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        if gradient is None:
+            return None
         return gradient
 
 

@@ -139,11 +139,14 @@ class _KeepPaddingZero(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, value, places):  # type: ignore[no-untyped-def]
+        ctx.set_materialize_grads(False)
         ctx.places = places
         return value.view_as(value)
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        if gradient is None:
+            return None, None
         gradient = gradient.clone()
         for dim, where in ctx.places:
             gradient.index_fill_(dim, where.to(gradient.device), 0)

@@ -77,6 +77,8 @@ def reduce_together(
     values: Values, ranks: Ranks, factors: Factors, phase: str = "forward", of: str = "activation"
 ) -> Values:
     """The sums of some values over the ranks along some factors forward; identity backward."""
+    if not values:  # nobody reads what comes of any of them
+        return ()
     if not _are_alike(values):
         return tuple([reduce(value, ranks, factors, phase, of) for value in values])
     if _no_history(values):

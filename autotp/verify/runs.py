@@ -28,12 +28,13 @@ MSG_NO_GRADIENT = (
 
 @dataclass(frozen=True)
 class Run:
-    """What the dense model gave in one call, and how often it called each unit."""
+    """What the dense model gave in one call, how often it called each unit, and how many of these calls got a gradient back."""
 
     call: Call
     outputs: dict[str, torch.Tensor]
     gradients: dict[str, torch.Tensor]
     units: Mapping[str, int]
+    backward: Mapping[str, int]
 
 
 def called(
@@ -102,11 +103,19 @@ def _outputs(result: Any) -> dict[str, torch.Tensor]:
 
 
 @contextmanager
-def counted_units(model: nn.Module, units: Sequence[str]) -> Iterator[Counter[str]]:
-    """Counts the calls of each unit."""
-    calls: Counter[str] = Counter()
-    with _hooked(model, units, lambda path, result: calls.update([path])):
-        yield calls
+def counted_units(model: nn.Module, units: Sequence[str]) -> Iterator[tuple[Counter[str], Counter[str]]]:
+    """Counts the calls of each unit, and those to whose results a gradient comes back."""
+    calls, backward = Counter[str](), Counter[str]()
+
+    def count(path: str, result: Any) -> None:
+        calls.update([path])
+        first = [path]  # taken by the first gradient that comes
+        for leaf in pytree.tree_leaves(result):
+            if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
+                leaf.register_hook(lambda gradient: backward.update([first.pop()] if first else []))
+
+    with _hooked(model, units, count):
+        yield calls, backward
 
 
 @contextmanager

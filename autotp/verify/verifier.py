@@ -28,6 +28,7 @@ from ..runtime.simulate import simulate
 from ..session.arguments import Source, Wishes, check_simulated
 from ..session.pipeline import Session
 from .calls import Call, UnsuitableError, drawing_nothing, larger_call, real_call, three_calls
+from .copies import OnlyCopies, copied
 from .float64 import Float64
 from .report import CallReport, Report, compare, worst_of
 from .runs import Run, called, counted_units, wanting_gradients
@@ -60,7 +61,9 @@ class Verifier:
 
     def __init__(self, model: Source, *, example: object = None, seed: int = 0, **wishes: Unpack[Wishes]) -> None:
         torch.manual_seed(seed)
-        self.dense, self.seed = _dense(models.resolve(model)), seed
+        given = models.resolve(model)
+        self.dense, self.seed = _dense(given), seed
+        self.only_copies = OnlyCopies(given, self.dense)
         self.session = _Float64Session(self.dense, example=example, **wishes)
         self.call = real_call(self.dense, self.session.examples[0])
         # What a head gives may be read as slices, so that it has no gradient of its own.
@@ -77,7 +80,7 @@ class Verifier:
             other = wanting_gradients(other)
         problem: Exception | None = None
         for calls in three_calls(self.call, other):
-            dense, runs = copy.deepcopy(self.dense), list[Run]()
+            dense, runs = copied(self.dense), list[Run]()
             try:
                 for call in calls:
                     runs.append(self._dense_run(dense, call))
@@ -94,11 +97,11 @@ class Verifier:
 
     def _dense_run(self, dense: nn.Module, call: Call) -> Run:
         quiet = drawing_nothing() if call.training else nullcontext()
-        with quiet, counted_units(dense, [unit.path for unit in self.session.found.units]) as units:
+        with quiet, counted_units(dense, [unit.path for unit in self.session.found.units]) as counts, self.only_copies:
             outputs, gradients = called(dense, call, self.seed, self.paths)
         if call.inputs is not self.call and any(bool(output.isnan().any()) for output in outputs.values()):
             raise UnsuitableError("its results are no numbers")
-        return Run(call, outputs, gradients, units)
+        return Run(call, outputs, gradients, *counts)
 
     def plan(self, tp: int) -> Plan:
         """The best plan of the model for so many ranks."""
@@ -122,13 +125,15 @@ class Verifier:
         compilers = self.session.compilers(plan)
 
         def rank_run(ranks: Ranks) -> list[Any]:
-            parallel = apply_plan(copy.deepcopy(self.dense), plan, ranks, compilers)
+            parallel = apply_plan(copied(self.dense), plan, ranks, compilers)
             return [self._parallel_run(parallel, run.call, ranks) for run in self.runs]
 
         with doing(f"comparing {tp} simulated ranks with the dense model"):
             ranks = simulate(tp, rank_run)
         calls = tuple(
-            _call_report(run, planned_collectives(plan, run.units) if self._is_planned(run.call) else None, found)
+            _call_report(
+                run, planned_collectives(plan, run.units, run.backward) if self._is_planned(run.call) else None, found
+            )
             for run, *found in zip(self.runs, *ranks, strict=True)
         )
         counts = next((call for call in calls if not call.counts_agree), calls[0])
@@ -150,7 +155,7 @@ class Verifier:
         return all(1 not in (x, y) for a, b in pairs for x, y in zip(a, b, strict=True) if x != y)
 
     def _parallel_run(self, parallel: nn.Module, call: Call, ranks: Ranks) -> tuple[Any, Any, Any]:
-        with ranks.logging() as log:
+        with ranks.logging() as log, OnlyCopies(*self.only_copies.models):
             outputs, gradients = called(parallel, call, self.seed, self.paths)
         with torch.no_grad():  # a plan may keep them cut, and only ranks that are at it together make them whole
             outputs = {name: closed(output) for name, output in outputs.items()}
@@ -170,10 +175,12 @@ def _call_report(run: Run, planned: Mapping[str, int] | None, ranks: Sequence[tu
     )
 
 
-def planned_collectives(plan: Plan, calls: Mapping[str, int] | None = None) -> dict[str, int]:
+def planned_collectives(
+    plan: Plan, calls: Mapping[str, int] | None = None, backward: Mapping[str, int] | None = None
+) -> dict[str, int]:
     """Collectives of one training step of the whole model by "kind phase of", for so many calls of the units if they are given:
-    data may choose which experts are called, and some units are called twice."""
-    return dict(Counter(f"{c.kind} {c.phase} {c.of}" for c in plan.step(calls)))
+    data may choose which experts are called, some units are called twice, and some get no gradient."""
+    return dict(Counter(f"{c.kind} {c.phase} {c.of}" for c in plan.step(calls, backward)))
 
 
 def _dense(model: nn.Module) -> nn.Module:
@@ -186,7 +193,7 @@ def _dense(model: nn.Module) -> nn.Module:
         )
         for parameter in model.parameters():
             nn.init.normal_(parameter, std=0.2)
-    model = copy.deepcopy(model).to("cpu", torch.float64).eval()
+    model = copied(model).to("cpu", torch.float64).eval()
     for parameter in model.parameters():
         parameter.requires_grad_(parameter.is_floating_point() or parameter.is_complex())
     return model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import pytest
@@ -40,6 +41,10 @@ def shapes(units: tuple[Unit, ...]) -> dict[str, int]:
 
 def listed(*blocks: nn.Module) -> nn.ModuleList:
     return nn.ModuleList(blocks)
+
+
+def rows(*lists: list[nn.Module]) -> nn.ModuleList:
+    return nn.ModuleList(map(nn.ModuleList, lists))
 
 
 # -- which modules -------------------------------------------------------------------------------------------------
@@ -197,3 +202,66 @@ def test_equal_layers_elsewhere_share_a_shape() -> None:
     model = Model(listed(Block()), first=nn.Linear(16, 10), second=nn.Linear(16, 11))
     found = shapes(find_units(model))
     assert found["first"] == found["head"] != found["second"]
+
+
+# -- lists within lists --------------------------------------------------------------------------------------------
+
+
+def test_blocks_in_lists_within_a_list_are_units_that_share_a_shape() -> None:
+    """As layers that are lists of norms (themselves a list), a block, and what joins its result."""
+    lists = [
+        [listed(nn.LayerNorm(16), nn.LayerNorm(16)), Block(width=24 + 8 * (i % 2)), nn.Identity()] for i in range(4)
+    ]
+    model = Model(rows(*lists))
+    assert paths(model) == ["table", *(f"blocks.{i}.1" for i in range(4)), "head"]
+    assert len({shapes(find_units(model))[f"blocks.{i}.1"] for i in (0, 2)}) == 1
+    assert len({shapes(find_units(model))[f"blocks.{i}.1"] for i in (0, 1)}) == 2
+
+
+def test_positions_in_lists_within_a_list_count_by_their_place_there() -> None:
+    model = Model(rows(*([Block(i), Block(5 + i)] for i in range(3))))
+    units = {unit.path: unit for unit in find_units(model)}
+    assert [units[f"blocks.{i}.0"].positions for i in range(3)] == [(("", "index"),)] * 3
+    assert len({units[f"blocks.{i}.{j}"].shape for i in range(3) for j in range(2)}) == 1
+
+
+def test_a_list_with_bare_layers_in_it_is_part_of_what_is_around() -> None:
+    """A product column by column and the one that sums over it belong together, whatever list they stand in."""
+    model = nn.Sequential(Model(rows([Block(), nn.Linear(16, 16)], [Block(), nn.Linear(16, 16)])))
+    assert paths(model) == [""]
+
+
+def test_a_block_in_a_list_within_a_list_is_split_alone() -> None:
+    model = Model(rows(*([nn.LayerNorm(16), Block(i)] for i in range(2))))
+    assert paths(model, "blocks.1.1") == ["table", "blocks.0.1", "blocks.1.1.up", "blocks.1.1.down", "head"]
+
+
+class Processor:
+    def __init__(self, scale: float = 1.0) -> None:
+        self.scale = scale
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.scale
+
+
+HELD: dict[str, Callable[[], object]] = {
+    "an object that is called": Processor,
+    "its method": lambda: Processor().__call__,
+    "a partial of it": lambda: functools.partial(Processor()),
+    "a list of them": lambda: [Processor(), Processor()],
+    "a lambda over one": lambda: (lambda held: lambda x: held(x))(Processor()),
+}
+
+
+@pytest.mark.parametrize("what", HELD)
+def test_which_object_a_block_holds_is_no_structure(what: str) -> None:
+    blocks = [Block() for _ in range(3)]
+    for block in blocks:
+        block.held = HELD[what]()
+    assert len({unit.shape for unit in find_units(listed(*blocks))}) == 1
+
+
+def test_of_which_class_the_object_is_and_whether_it_is_held_twice_is() -> None:
+    blocks, one = [Block() for _ in range(3)], Processor()
+    blocks[0].held, blocks[1].held, blocks[2].held = [one, one], [one, Processor()], [one, functools.partial(one)]
+    assert len({unit.shape for unit in find_units(listed(*blocks))}) == 3

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 import autotp
 from autotp.errors import VerificationError
-from tests.contract.parts import HIDDEN, INNER, Mlp, twins, values
+from tests.contract.parts import HIDDEN, INNER, Mlp, linear, twins, values
 
 EXAMPLE = (values(2, 5, HIDDEN),)
 
@@ -158,3 +158,28 @@ class Averages(Mlp):
 @pytest.mark.parametrize("kind", [Holds, Counts, Averages])
 def test_state_of_a_block_is_verified(kind: type[Mlp]) -> None:
     autotp.verify(twins(kind), 2, example=EXAMPLE).raise_for_failure()
+
+
+class Routed(Mlp):
+    """Rows go to one of three experts each, which are called one by one, and without gradients in eval mode."""
+
+    def __init__(self, index: int = 0) -> None:
+        super().__init__()
+        self.gate, self.experts = linear(HIDDEN, 3), nn.ModuleList(Mlp() for _ in range(3))
+
+    def after(self, z: torch.Tensor) -> torch.Tensor:
+        with torch.set_grad_enabled(self.training):
+            rows = z.flatten(0, 1)
+            chosen, found = self.gate(rows).argmax(-1), torch.zeros_like(rows)
+            for i, expert in enumerate(self.experts):
+                if len(own := (chosen == i).nonzero().squeeze(-1)):
+                    found = found.index_add(0, own, expert(rows[own]))
+        return z + found.view_as(z)
+
+
+def test_sums_of_the_backward_are_those_of_the_calls_that_a_gradient_comes_back_to() -> None:
+    report = autotp.verify(twins(Routed), 2, example=EXAMPLE)
+    report.raise_for_failure()
+    kind = "all_reduce backward activation"
+    evaluated, trained, _ = (call.planned[kind] for call in report.calls)
+    assert 0 < evaluated < trained

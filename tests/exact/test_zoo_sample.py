@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
 
+import pytest
+import torch
+
+from autotp.verify import Verifier
+from tests.contract.parts import HIDDEN, Mlp, twins, values
 from tests.zoo.coverage import is_cut
 from tests.zoo.kinds import BASE, CAUSAL, Kind
-from tests.zoo.measure import measure
+from tests.zoo.measure import RIGHT, Record, measure, whole_calls
 
 # Family -> ranks. Each has something the others have not: sinks, cross attention, experts, scans, parts of heads in a cache,
 # a forward that looks at values, numbers and shapes as arguments, layers that are chosen by name.
@@ -54,3 +59,26 @@ def test_a_family_is_right_and_cut(name: str) -> None:
 def test_a_base_model_is_right_and_cut(name: str) -> None:
     (record,) = measure(Kind(name, BASE), (BASES[name],))
     assert is_cut(record), record
+
+
+class CountsInTraining(Mlp):
+    def middle(self, y: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.calls = getattr(self, "calls", 0) + 1
+        return y.relu()
+
+
+def test_a_call_that_runs_whole_is_counted_and_a_family_of_such_is_not_cut() -> None:
+    """A block that only writes state in training computes with whole weights there, whatever the plan says."""
+    verifier = Verifier(twins(lambda index: CountsInTraining()), example=(values(2, 5, HIDDEN),))
+    whole = whole_calls(verifier, verifier.plan(2), generation=False)
+    assert list(whole) == ["training"]
+    assert "computes some calls with whole weights" in whole["training"]
+    record = Record("made up", CAUSAL, 2, RIGHT, fraction=0.5)
+    assert is_cut(record)
+    assert not is_cut(replace(record, whole=whole))
+
+
+def test_a_model_that_computes_with_its_parts_in_every_call_counts_none() -> None:
+    verifier = Verifier(twins(Mlp), example=(values(2, 5, HIDDEN),))
+    assert whole_calls(verifier, verifier.plan(2), generation=False) == {}

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Callable
 
+import networkx as nx
+import pytest
 import torch
 from torch import nn
 from torch.nn.functional import dropout
 
+from autotp.axes.facts import Fact
 from autotp.placement.backward import Values
+from autotp.placement.calls import _Order
 from autotp.placement.place import Placement
+from autotp.placement.typed import TypedGraph, is_of_parameters
 from autotp.rewrite.build import build
 from autotp.runtime.ranks import Ranks
 from autotp.runtime.simulate import simulate
@@ -199,3 +205,42 @@ def test_gradients_of_parameters_are_one_call_and_those_of_activations_another()
         "all_reduce backward activation": 1,
         "all_reduce backward parameter": 1,
     }
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_what_may_join_is_what_leaves_an_order(seed: int) -> None:
+    """Calls that grow in any order wait for each other as a graph of them says that is looked at as a whole."""
+    draw, count = random.Random(seed), 24
+    waits: dict[int, frozenset[int]] = {}
+    for number in range(count):
+        direct = [other for other in range(number) if draw.random() < 0.1]
+        waits[number] = frozenset(direct).union(*(waits[other] for other in direct))
+    order, calls = _Order(waits), list[set[int]]()  # type: ignore[arg-type]
+    for each in draw.sample(range(count), count):
+        order.look_at(each)  # type: ignore[arg-type]
+        allowed = [number for number in range(len(calls)) if order.allows(number)]
+        trials = [[*calls[:n], calls[n] | {each}, *calls[n + 1 :]] for n in range(len(calls))]
+        assert allowed == [n for n, trial in enumerate(trials) if _has_an_order(trial, waits)]
+        number = draw.choice([*allowed, len(calls)])
+        calls[number : number + 1] = [(calls[number] if number < len(calls) else set()) | {each}]
+        order.add(each, number)  # type: ignore[arg-type]
+
+
+def _has_an_order(calls: list[set[int]], waits: dict[int, frozenset[int]]) -> bool:
+    call_of = {each: number for number, call in enumerate(calls) for each in call}
+    edges = {(call_of[other], call_of[each]) for each in call_of for other in waits[each] if other in call_of}
+    return nx.is_directed_acyclic_graph(nx.DiGraph(edges))
+
+
+def test_a_long_chain_of_parameters_is_followed() -> None:
+    """A value that is made of a parameter in a thousand steps is one of parameters, and the steps are no depth of calls."""
+    graph, facts = torch.fx.Graph(), {}
+    node = graph.create_node("get_attr", "weight")
+    node.meta["parameter"], facts[node] = True, Fact((), ())
+    for _ in range(5000):
+        last, node = node, graph.call_function(torch.neg, (node,))
+        facts[node] = Fact((), (last, last))
+    assert is_of_parameters(TypedGraph(graph, facts), node)
+    facts[last] = Fact((), (graph.placeholder("x"),))
+    facts[facts[last].operands[0]] = Fact((), ())
+    assert not is_of_parameters(TypedGraph(graph, facts), node)

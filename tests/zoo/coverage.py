@@ -14,7 +14,8 @@ HEAD = """# Coverage
 
 Model types of transformers {version}, tiny and with random weights, cut over simulated ranks in float64 and compared with
 the dense model: outputs, every gradient, greedy tokens. Written by `make zoo`. A family counts as **cut** if a rank holds at
-most three quarters of its parameters, embeddings included. A cell is empty, and a family is absent, where nothing was measured.
+most three quarters of its parameters, embeddings included, and gathers no whole weights in any kind of call: a forward without a
+cache and with one, a training step, generation. A cell is empty, and a family is absent, where nothing was measured.
 """
 
 
@@ -31,8 +32,8 @@ def write_coverage(path: Path, records: Sequence[Record]) -> None:
 
 
 def is_cut(record: Record) -> bool:
-    """Returns if a family is entirely right and cut."""
-    return record.status == RIGHT and record.fraction is not None and record.fraction <= CUT
+    """Returns if a family is entirely right, holds cut weights, and computes with them cut in every kind of call."""
+    return record.status == RIGHT and record.fraction is not None and record.fraction <= CUT and not record.whole
 
 
 def _counts(records: Sequence[Record]) -> str:
@@ -62,6 +63,8 @@ def _cell(record: Record | None) -> str:
         return ""
     if record.status != RIGHT:
         return record.status
+    if record.whole:
+        return f"right, {record.fraction:.0%}, whole in {', '.join(record.whole)}"
     return f"{record.fraction:.0%}" if is_cut(record) else f"right, {record.fraction:.0%}"
 
 
@@ -77,7 +80,7 @@ def _reasons(records: Sequence[Record]) -> str:
         return _escaped(failed.reason)
     last = records[-1]
     large = [f"`{name}`: {reason}" for size, name, reason in last.left if size > last.elements / 100]
-    return _escaped("; ".join(large))
+    return _escaped("; ".join([*dict.fromkeys(last.whole.values()), *large]))
 
 
 def _escaped(text: str) -> str:

@@ -6,8 +6,9 @@ import copy
 import math
 import time
 import traceback
+import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 from unittest.mock import patch
@@ -22,6 +23,8 @@ from autotp.planner.survey import survey
 from autotp.runtime.ranks import Ranks
 from autotp.runtime.simulate import simulate
 from autotp.verify import Difference, Float64, Verifier
+from autotp.verify.calls import Call
+from autotp.verify.runs import called
 
 from .kinds import Kind
 from .prepare import prepared
@@ -35,7 +38,8 @@ RIGHT, WRONG, DENSE_FAILS, ERROR, TIMEOUT = "right", "wrong", "dense fails", "er
 
 @dataclass
 class Record:
-    """One family at one size. `left` are parts that are not cut: elements, an example, and the reason.
+    """One family at one size. `left` are parts that are not cut: elements, an example, and the reason. `whole` are the kinds of
+    call that gather whole weights, so that what is cut is not computed with cut, and why.
 
     `tokens` is "equal" or "different", or why none were compared; `seconds` are those of the processor.
     """
@@ -51,6 +55,7 @@ class Record:
     counts_agree: bool = True
     elements: int = 0
     left: list[tuple[int, str, str]] = field(default_factory=list)
+    whole: dict[str, str] = field(default_factory=dict)
     reason: str = ""
     seconds: float = 0.0
 
@@ -133,6 +138,7 @@ def _record(kind: Kind, verifier: Verifier, written: torch.Tensor | str, tp: int
         record.outputs, record.gradients = _worst(report.outputs), _worst(report.gradients)
         record.counts_agree = report.counts_agree
         record.tokens = _compare_tokens(verifier, plan, written)
+        record.whole = whole_calls(verifier, plan, generation=not isinstance(written, str))
         wrong = [d.name for d in (*report.outputs, *report.gradients) if not d.error <= report.tolerance]
         record.status = WRONG if wrong or record.tokens == "different" else RIGHT
         record.reason = ", ".join(wrong[:4])
@@ -154,6 +160,38 @@ def _compare_tokens(verifier: Verifier, plan: Plan, written: torch.Tensor | str)
         return _write(apply_plan(copy.deepcopy(verifier.dense), plan, ranks, compilers))
 
     return "equal" if all(torch.equal(written, tokens) for tokens in simulate(plan.tp, rank_run)) else "different"
+
+
+def whole_calls(verifier: Verifier, plan: Plan, *, generation: bool) -> dict[str, str]:
+    """The kinds of call in which some rank gathers whole weights, and the first reason that was given for it."""
+    compilers = verifier.session.compilers(plan)
+    args, kwargs = verifier.call
+    calls: dict[str, Callable[[Any], Any]] = {"forward": _calling(verifier, args, kwargs)}
+    if any(run.call.training for run in verifier.runs):
+        calls["training"] = _calling(verifier, args, kwargs, training=True)
+    if generation:  # last, since what has kept whole values in a cache goes on with them
+        calls["forward"] = _calling(verifier, args, {**kwargs, "use_cache": False})
+        calls["forward with a cache"] = _calling(verifier, args, {**kwargs, "use_cache": True})
+        calls["generation"] = _write
+    found: dict[str, str] = {}
+    for name, call in calls.items():
+
+        def rank_run(ranks: Ranks, call: Callable[[Any], Any] = call) -> bool:
+            parallel = apply_plan(copy.deepcopy(verifier.dense), plan, ranks, compilers)
+            with ranks.logging() as log:
+                call(parallel)
+            return any(sent.phase == "whole" for sent in log.calls)
+
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            if any(simulate(plan.tp, rank_run)):
+                reasons = [str(warning.message) for warning in said if "whole weights" in str(warning.message)]
+                found[name] = next(iter(reasons), "cut parameters are read outside of blocks")
+    return found
+
+
+def _calling(verifier: Verifier, args: Any, kwargs: Any, *, training: bool = False) -> Callable[[Any], Any]:
+    return lambda model: called(model, Call("", (args, kwargs), training), verifier.seed, verifier.paths)
 
 
 def _left(plan: Plan) -> list[tuple[int, str, str]]:

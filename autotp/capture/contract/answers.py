@@ -46,21 +46,27 @@ _PURE = frozenset({os.fspath})
 _CLOCKS = (vars(datetime.datetime)["now"], vars(datetime.datetime)["utcnow"], vars(datetime.date)["today"])
 _OF_SYSTEM = (globals, open, print, input, sys._getframe, sys._current_frames, sys.gettrace, sys.getprofile)
 _OF_THREAD = re.compile(r"get_|_count$")
+_MEMORY = tuple(vars(torch._C)[name] for name in ("_to_dlpack", "_to_dlpack_versioned") if name in vars(torch._C))
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 
 
 def is_outside(value: Any) -> bool:
     """Returns if a function asks the system, its callers, or for all names there are, or says something: nothing can be compared
-    with its answer. And if one of torch's sets what all of torch goes by."""
+    with its answer. And if one of torch's sets what all of torch goes by, or gives memory away."""
+    if any(value is each for each in _CLOCKS) or gives_memory(value):
+        return True
     if _is_of_torch(value):
         return bool(_SETS.match(value.__name__))
-    if any(value is each for each in _CLOCKS):
-        return True
     if not isinstance(value, types.BuiltinFunctionType):
         return False
     if value.__module__ == "_thread":
         return bool(_OF_THREAD.match(value.__name__))
     return value in _OF_SYSTEM or (value.__module__ in ("posix", "nt", "gc", "time") and value not in _PURE)
+
+
+def gives_memory(function: Any) -> bool:
+    """Returns if a function gives the memory of a tensor to whoever asks."""
+    return any(function is each for each in _MEMORY)
 
 
 def question(value: Any) -> Callable[[Any], Any] | None:

@@ -94,7 +94,8 @@ def _held(holder: Any, kind: str) -> Any:
 
 
 def _entry(text: _Text, entries: Any, key: Any, value: Any) -> None:
-    held, name = text.name(entries), repr(key) if isinstance(key, (str, int)) else text.name(key)
+    # A member of an enumeration is a word or a number too, and is written like neither.
+    held, name = text.name(entries), repr(key) if type(key) in (str, int) else text.name(key)
     text.add(f"{name} not in {held}" if value is MISSING else f"{held}[{name}] is {text.name(value)}", entries)
 
 

@@ -52,6 +52,12 @@ _NONE = frozenset[str]()
 _CLASSES = {"type": frozenset({"Tensor", "Parameter"}), "isinstance": frozenset({"Parameter"})}
 _OF_A_CLASS = frozenset({"type", "__class__"})
 _ORDER = frozenset({torch.Tensor.is_contiguous, torch.Tensor.stride})
+# Memory itself, which a tensor of a trace has none of: what is written there is lost, or ends the process.
+_MEMORY = {
+    getattr(torch.Tensor, name): name
+    for name in ("untyped_storage", "storage", "_typed_storage", "data_ptr", "__dlpack__", "const_data_ptr")
+    if hasattr(torch.Tensor, name)
+}
 # What autograd and the memory say of a tensor: of one that stands for another in a trace, something else.
 _OF_THE_TENSOR = {
     torch.Tensor.is_inference: "is_inference",
@@ -163,6 +169,10 @@ class Instructions(Attributes):
             self.refuse("it reads the numbers of a tensor that it keeps")
         if function == _GRADIENT:
             self.refuse("it reads the gradient of a tensor")
+        if function in _MEMORY and (function is torch.Tensor.__dlpack__ or is_observed(sys._getframe(2))):
+            self.refuse(
+                f"it asks for {_MEMORY[function]} of a tensor, and nothing sees what is written there", moving=True
+            )
         self._asked_of_a_tensor(function)
 
     def _asked_of_a_tensor(self, function: Any) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from ..clone import copied_in
-from .answers import is_outside, question
+from .answers import gives_memory, is_outside, question
 from .memo import cache_state
 from .modes import Modes
 from .notes import Notes
@@ -137,8 +137,9 @@ class Reach(Notes):
             self.refuse(f"{source} wants a gradient and is no parameter, and a program sums those of parameters")
 
     def _refuse_outside(self, function: Any) -> None:
-        """Of a function that asks or tells somebody else; a file that is opened may be written, which nothing puts back."""
-        self.refuse(f"it calls {function.__name__}, which is not about the model's state", moving=function is open)
+        """Of a function that asks or tells somebody else; what is written to a file, or to memory, nothing puts back."""
+        moving = function is open or gives_memory(function)
+        self.refuse(f"it calls {function.__name__}, which is not about the model's state", moving)
 
     def _reach_function(self, value: Any, source: Source) -> None:
         self.functions.setdefault(value.__code__, []).append((value, source))

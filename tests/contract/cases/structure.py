@@ -1,6 +1,7 @@
 """Modules put in, taken out, replaced or moved after the model was made parallel."""
 
 import copy
+import functools
 
 import torch
 from torch import nn
@@ -204,3 +205,92 @@ def equal_layers_of_other_sizes():
     with torch.no_grad():
         net.blocks[1].up.weight.add_(values(7, HIDDEN))
     yield
+
+
+class Processor:
+    """A plain object that computes for the block that holds it."""
+
+    def __init__(self, scale):
+        self.scale, self.calls = scale, 0
+
+    def __call__(self, block, y):
+        return y.relu() * self.scale
+
+    def of(self, block, y):
+        return y.tanh() * self.scale
+
+
+class Counting(Processor):
+    def __call__(self, block, y):
+        self.calls += 1
+        return y.relu() * (self.scale + self.calls)
+
+
+class Processed(Mlp):
+    def __init__(self, processor):
+        super().__init__()
+        self.processor = processor
+
+    def middle(self, y):
+        return self.processor(self, y)
+
+
+def processed(*processors):
+    return Net(*map(Processed, processors))
+
+
+@case()
+def a_processor_of_its_own_in_each_block():
+    net = processed(Processor(0.5), Processor(0.5), Processor(0.5))
+    yield net
+    yield
+    yield
+    net.blocks[1].processor.scale = 0.25
+    yield
+    net.blocks[2].processor = net.blocks[1].processor
+    yield
+    net.blocks[1].processor.scale = 0.75
+    yield
+
+
+@case()
+def processors_of_other_settings():
+    net = processed(Processor(0.5), Processor(0.25), Processor(0.5), Counting(0.5))
+    yield net
+    yield
+    yield
+    net.blocks[0].processor.scale = 0.25
+    yield
+    net.blocks[0].processor.__class__ = Counting
+    yield
+    yield
+
+
+@case()
+def methods_and_partials_of_other_objects():
+    net = processed(
+        Processor(0.5).of,
+        Processor(0.25).of,
+        functools.partial(Processor(0.5).of),
+        functools.partial(Processor(0.75).of),
+        functools.partial(lambda block, y, by: y.sin() * by, by=2.0),
+        functools.partial(lambda block, y, by: y.sin() * by, by=3.0),
+    )
+    yield net
+    yield
+    yield
+    net.blocks[1].processor.__self__.scale = 0.5
+    yield
+    net.blocks[3].processor = net.blocks[2].processor
+    yield
+
+
+@case()
+def one_closure_over_another_value_in_each_block():
+    def over(scale):
+        processor = Processor(scale)
+        return lambda block, y: processor(block, y) + scale
+
+    yield processed(over(0.5), over(0.5), over(0.25))
+    for _ in range(4):
+        yield
