@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from ..axes.layout import Layout, factors_of, is_even, is_padded, ordered, parts_of
-from .products import linear
+from .products import linear, may_try
 from .ranks import Ranks
 from .slices import keep_padding_zero
 
@@ -31,6 +31,7 @@ class ParallelLayer:
         self.module, self.ranks, self.layouts, self.transposed = module, ranks, layouts, transposed
         self.padded = frozenset(name for name, own in layouts.items() if any(map(is_padded, own)))
         self.apart = _is_apart(layouts.get("weight", ()), ranks.size)
+        self._linear = linear if self.apart and may_try() else torch.nn.functional.linear
 
     def local(self, name: str) -> torch.Tensor | None:
         """A parameter as it enters the computation: the padding gets no gradient."""
@@ -45,7 +46,7 @@ class ParallelLayer:
         assert weight is not None
         if self.transposed:
             weight = weight.t()
-        return (linear if self.apart else torch.nn.functional.linear)(value, weight, bias)
+        return self._linear(value, weight, bias)
 
 
 def layer_of(module: nn.Module) -> ParallelLayer | None:
