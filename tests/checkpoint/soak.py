@@ -115,7 +115,7 @@ class Account:
         sizes = ", ".join(f"{count} at {size}" for size, count in sorted(self.sizes.items()))
         return (
             f"{self.finished} runs finished, {self.kills} killed lives; lives by ranks: {sizes}; {self.steps} steps,"
-            f" {self.repeated} of them again; killed ranks were told as {dict(self.found)}; largest difference {self.furthest:.1e}"
+            f" {self.repeated} of them again; told as {dict(self.found)}; largest difference {self.furthest:.1e}"
         )
 
 
