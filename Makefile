@@ -8,7 +8,7 @@ DOCS := .venv/.docs
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv lint test docs wheel matrix demo bench-planning bench-inference bench-gpu bench-load bench-steps bench-train zoo sweep long faults hunt hunt-files
+.PHONY: help venv lint test docs wheel matrix demo bench-planning bench-inference bench-gpu bench-load bench-steps bench-train zoo sweep long faults soak hunt hunt-files
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ long: $(INSTALLED) ## what takes too long for CI (every task on the test device,
 
 faults: $(INSTALLED) ## every kind of failure of one rank in every phase: the others must hear of it (half an hour)
 	$(BIN)/python -m pytest -q -n 1 --long tests/faults
+
+soak: $(INSTALLED) ## half an hour of training that is killed again and again and goes on at other sizes: make soak ARGS="--minutes 60"
+	exec env OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -W ignore -m tests.checkpoint.soak $(ARGS)
 
 hunt-files: $(INSTALLED) ## 5,000 mutated plans, headers, indices, rule and hardware files each: refused, or right (half an hour)
 	HUNT=5000 $(BIN)/python -m pytest -q -n auto --sweep tests/hunt

@@ -31,7 +31,7 @@ def keep_in_step(model: PreTrainedModel, ranks: Ranks) -> None:
     @functools.wraps(generate)
     def in_step(model: Any, *args: Any, **kwargs: Any) -> Any:
         config = kwargs.get("generation_config") or model.generation_config
-        if kwargs.get("max_time", getattr(config, "max_time", None)) is not None:
+        if kwargs.get("max_time", config.max_time if config is not None else None) is not None:
             raise UsageError(CLOCK)
         ranks.share_random_state()
         return generate(model, *args, **kwargs)

@@ -145,16 +145,16 @@ def _generation_config(folder: Path, model: Any) -> GenerationConfig:
         return model.generation_config
 
 
-def original_format(model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+def original_format(model: Any, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     """The tensors of a model under the names and in the forms that its checkpoints have, tied ones once.
 
     `tensors` are whole, by the model's own names; lazy ones stay lazy.
     """
-    ignored = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
+    ignored = set(model._keys_to_ignore_on_save or ())
     with parts_only():
         state = model.state_dict(keep_vars=True)
         names = {n: t.to("meta") for n, t in state.items() if n in tensors and n not in ignored}
-        kept = remove_tied_weights_from_state_dict(names, model)  # type: ignore[arg-type]
+        kept = remove_tied_weights_from_state_dict(names, model)
     with torch.no_grad():
         return revert_weight_conversion(dense_twin(model, tensors), {name: tensors[name] for name in kept})
 

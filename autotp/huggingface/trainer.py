@@ -9,15 +9,18 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 from transformers import Trainer, TrainingArguments
+from typing_extensions import override
 
 from ..axes.layout import Factor
 from ..checkpoint.full import state_of
 from ..errors import UsageError
+from ..outside.overrides import standing_in
 from ..runtime.groups import group_of
 from ..runtime.processes import ProcessRanks
 from ..runtime.ranks import Ranks
@@ -28,8 +31,18 @@ MSG_ALONE = (
     " torch.distributed.fsdp.fully_shard(model, mesh=mesh['dp']) before making the trainer"
 )
 MSG_APART = "accelerate hands out batches to neighbouring ranks; make the tensor-parallel dim of the mesh the last one"
+_MENTIONS = {
+    Trainer: (
+        *("accelerator", "gather_function", "gather_for_metrics", "get_tp_size", "create_accelerator_and_postprocess"),
+        *("_sync_replicated_trainable_parameters", "_defer_fsdp_gradient_reduction", "_save"),
+    ),
+    TrainingArguments: ("_setup_devices", "distributed_state"),
+    Accelerator: ("device_mesh",),
+    Accelerator.gather_for_metrics: ("gather",),
+}
 
 
+@standing_in(Trainer, "transformers 5.20 to 5.23, and accelerate 1.15", _MENTIONS)
 class ParallelTrainer(Trainer):
     """A `transformers.Trainer` for what `autotp.parallelize` returned; takes all arguments that `Trainer` does.
 
@@ -48,6 +61,7 @@ class ParallelTrainer(Trainer):
         super().__init__(model, args, **others)
 
     @property
+    @override
     def is_distributed_loading_by_transformers(self) -> bool:
         """What a model is called that sees to its own placement and gradients: nobody is to wrap it or shard it again."""
         return True
@@ -56,10 +70,12 @@ class ParallelTrainer(Trainer):
     def is_distributed_loading_by_transformers(self, value: bool) -> None:
         """It is so, whatever loaded the model."""
 
+    @override
     def get_tp_size(self) -> int:
         """How many ranks get the same batch."""
         return self.ranks.size
 
+    @override
     def create_accelerator_and_postprocess(self) -> None:
         """Let accelerate know which ranks get the same batch, and count what they all found once."""
         super().create_accelerator_and_postprocess()
@@ -85,9 +101,11 @@ class ParallelTrainer(Trainer):
         ranks = gathered.reshape(dist.get_world_size(), -1, *gathered.shape[1:])
         return ranks[:: self.ranks.size].flatten(0, 1)
 
+    @override
     def _sync_replicated_trainable_parameters(self, model: Any) -> None:
         """Nothing: what is no DTensor is this rank's own part, or has had its gradient summed."""
 
+    @override
     @contextmanager
     def _defer_fsdp_gradient_reduction(self) -> Iterator[None]:
         model: Any = self.model
@@ -97,6 +115,7 @@ class ParallelTrainer(Trainer):
         finally:
             model.set_requires_gradient_sync(True)
 
+    @override
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         """Every rank takes part in writing the model; the first one writes what else there is."""
         model: Any = self.model

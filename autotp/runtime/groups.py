@@ -48,6 +48,12 @@ class Group:
                 host.mark = number
         return any(self._host)
 
+    def turn_to(self, topic: int) -> None:
+        """Let collectives through shared memory fail on ranks that have another topic, too."""
+        for host in self._host:
+            if host is not None:
+                host.topic = topic
+
 
 @dataclass
 class _Made:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from ..axes.layout import Layout, factors_of, is_even, is_padded, ordered, parts_of
-from .products import linear
+from .products import linear, may_try
 from .ranks import Ranks
 from .slices import keep_padding_zero
 
@@ -32,7 +32,7 @@ class ParallelLayer:
         self.module, self.ranks, self.layouts, self.transposed = module, ranks, layouts, transposed
         self.padded = frozenset(name for name, own in layouts.items() if any(map(is_padded, own)))
         self.apart = _is_apart(layouts.get("weight", ()), ranks.size)
-        self.multiply = linear if self.apart else torch.nn.functional.linear
+        self.multiply = linear if self.apart and may_try() else torch.nn.functional.linear
         self.is_plain = not self.padded and not transposed
 
     def local(self, name: str) -> torch.Tensor | None:

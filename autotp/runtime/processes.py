@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from zlib import crc32
 
 import torch
 import torch.distributed as dist
@@ -19,6 +21,7 @@ from .alarm import Alarm
 from .callers import Callers
 from .devices import CPU, check_backend
 from .groups import Group, alarm_of, callers_of, free_unused, given_group, group_of, timeout_of
+from .kept import KeptLogits
 from .randomness import set_state, state_of
 from .ranks import Ranks
 from .shared import HostGroup
@@ -64,7 +67,8 @@ class ProcessRanks(Ranks):
     def as_distributed(self, part: torch.Tensor, dim: int, size: int) -> torch.Tensor:
         shape = torch.Size([*part.shape[:dim], size, *part.shape[dim + 1 :]])
         strides = torch.empty(shape, device="meta").stride()
-        return DTensor.from_local(part, self.mesh, [Shard(dim)], run_check=False, shape=shape, stride=strides)
+        made = DTensor.from_local(part, self.mesh, [Shard(dim)], run_check=False, shape=shape, stride=strides)
+        return made if torch.compiler.is_compiling() else KeptLogits.of(made, self)
 
     @functools.cached_property
     def mesh(self) -> DeviceMesh:
@@ -144,6 +148,17 @@ class ProcessRanks(Ranks):
         self._callers.check()
         self._alarm.begin_call(model)
         return sum(group.mark(number) for group in self._groups.values()) == len(self._groups)
+
+    @contextmanager
+    def about(self, text: str) -> Iterator[None]:
+        topic = 0 if torch.compiler.is_compiling() else crc32(text.encode())
+        for group in self._groups.values():
+            group.turn_to(topic)
+        try:
+            yield
+        finally:
+            for group in self._groups.values():
+                group.turn_to(0)
 
     def end_call(self, model: nn.Module) -> None:
         self._alarm.end_call(model)

@@ -5,12 +5,13 @@ library's, and shapes differ: for 4 rows of float32 and a weight of 16000 x 1024
 on one EPYC core; on a Xeon 5.1 and 7, and 3.8 for W in blocks. So they are tried once for each shape.
 
 Ranks may find different ones, and those differ in rounding. That is for parts that no other rank computes: what every rank
-computes alike must be equal to the bit.
+computes alike must be equal to the bit. Runs may find different ones too: who wants them equal to the bit has torch's own.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 import time
 from collections.abc import Callable
 from typing import TypeAlias
@@ -22,14 +23,20 @@ MOST_VALUES = 1 << 14  # 64 KiB of float32, a fraction of a second-level cache
 LEAST_WEIGHT = 1 << 16  # a smaller one stays in the cache, and Python takes longer than the product
 BLOCK = 128  # outputs
 TRIES, WORTH = 5, 1.1  # the least time of so many counts; a smaller gain is chance
+DETERMINISTIC = "AUTOTP_DETERMINISTIC"  # a variable of the environment: "1" tries nothing
 
 Product: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
 _found: dict[tuple[int, torch.Size, int], Product] = {}
 
 
+def may_try() -> bool:
+    """Returns if the clock may decide which product computes something."""
+    return os.environ.get(DETERMINISTIC, "0") == "0"
+
+
 def linear(value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """`torch.nn.functional.linear`: (..., in) times (out, in) plus (out), by whichever product is fastest."""
-    if weight.numel() < LEAST_WEIGHT or not _is_few(value, weight):
+    if weight.numel() < LEAST_WEIGHT or torch.are_deterministic_algorithms_enabled() or not _is_few(value, weight):
         return torch.nn.functional.linear(value, weight, bias)
     if torch.compiler.is_compiling():
         return PRODUCTS[_choice(*weight.shape)](value, weight, bias)

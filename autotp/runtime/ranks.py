@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -96,6 +96,11 @@ class Ranks:
         """A call of a model begins. Collectives compare the number, that of its inputs, with other ranks'; returns False if
         they cannot. Raises UsageError if another thread is in a call, or in a forked process."""
         return True
+
+    def about(self, text: str) -> AbstractContextManager[None]:
+        """Within, collectives are about something that this rank computes outside of calls; where they can, they compare that
+        too: numbers of one size would be added up, whatever they are the numbers of."""
+        return nullcontext()
 
     def end_call(self, model: nn.Module) -> None:
         """A call has ended, by an error or without one."""

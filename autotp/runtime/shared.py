@@ -67,7 +67,7 @@ class HostGroup:
         self._meeting = Meeting(memoryview(memory)[:header].cast("q"), rank, processes, timeout_s)
         self._slots = torch.frombuffer(memory, dtype=torch.uint8)[header:].view(2, self.size, SLOT_BYTES)
         self._alarm: Alarm | None = None
-        self._turn, self.mark = 0, 0  # the mark is joined to what every meeting compares
+        self._turn, self.mark, self.topic = 0, 0, 0  # mark and topic are joined to what every meeting compares
         self._views: dict[tuple[str, torch.Size, torch.dtype], _Views] = {}
 
     @staticmethod
@@ -131,7 +131,7 @@ class HostGroup:
         slots = halves[self._turn]
         self._turn ^= 1
         slots[self.rank].copy_(value)
-        self._meeting.meet(note ^ self.mark)
+        self._meeting.meet(note ^ self.mark ^ self.topic)
         return slots
 
     def _make_views(self, key: tuple[str, torch.Size, torch.dtype]) -> _Views:
@@ -188,7 +188,7 @@ class HostGroup:
             yield start, stop, half
 
     def _meet(self, kind: str, flat: torch.Tensor, place: int) -> None:
-        self._meeting.meet(hash((_number(kind, flat.dtype), flat.numel(), place)) ^ self.mark)
+        self._meeting.meet(hash((_number(kind, flat.dtype), flat.numel(), place)) ^ self.mark ^ self.topic)
 
 
 @functools.cache

@@ -90,7 +90,7 @@ class _Binding:
             given = value.func, *value.args, *value.keywords.values()
             own = list(map(self.of, given))
             rest = dict(zip(value.keywords, own[1 + len(value.args) :], strict=True))
-            return value if _same(own, given) else functools.partial(*own[: 1 + len(value.args)], **rest)
+            return value if _same(own, given) else functools.partial(own[0], *own[1 : 1 + len(value.args)], **rest)
         if isinstance(value, types.FunctionType) and self._holds(value, set()):
             return self._function(value)
         return value

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from transformers import LlamaForCausalLM
 
 import autotp
 from autotp.checkpoint.full import state_of
+from autotp.errors import RankLostError
 from autotp.huggingface.models import build_model
 from autotp.runtime.launch import run_ranks
 from autotp.verify import Float64
@@ -158,3 +161,73 @@ def test_the_plan_says_what_a_loss_reads() -> None:
     assert autotp.plan(own, 2).loss.endswith("the model's own code needs them whole for log_softmax")
     assert not autotp.plan(FAMILIES["vit"].config(), 2).loss
     assert not autotp.plan(config, 2, gather_logits=False).loss
+
+
+# -- what one rank alone asks of cut logits, and what all do ----------------------------------------------------------------
+
+METRICS: dict[str, Callable[[Any, torch.Tensor], Any]] = {
+    "argmax": lambda logits, ids: logits.argmax(-1),
+    "accuracy": lambda logits, ids: (logits.argmax(-1).full_tensor() == ids).double().mean(),
+    "entropy": lambda logits, ids: -(logits.softmax(-1) * logits.log_softmax(-1)).sum(-1),
+    "full_tensor": lambda logits, ids: logits.full_tensor(),
+    "scaled": lambda logits, ids: (logits / 2).float(),
+    "largest": lambda logits, ids: logits.max(),
+    "topk": lambda logits, ids: logits.full_tensor().topk(3).indices,
+}
+
+
+def with_labels() -> tuple[Any, Any]:
+    """A model that reads its logits cut, and what it returns."""
+    dense = dense_model("llama")
+    return autotp.parallelize(copy.deepcopy(dense)), dense(ids(), use_cache=False).logits.detach()
+
+
+def metrics_together() -> dict[str, float]:
+    """Runs on a rank: how far each metric is from that of whole logits."""
+    model, true = with_labels()
+    logits = model(ids(), labels=ids(), use_cache=False).logits.detach()
+    found = {}
+    for name, metric in METRICS.items():
+        own, expected = metric(logits, ids()), metric(Whole(true), ids())
+        own = own.full_tensor() if isinstance(own, DTensor) else own
+        found[name] = float((own - expected).abs().max())
+    return found
+
+
+class Whole(torch.Tensor):
+    """Whole logits that are asked as a distributed tensor is."""
+
+    def full_tensor(self) -> torch.Tensor:
+        return self.as_subclass(torch.Tensor)
+
+
+def test_metrics_on_cut_logits_are_those_of_whole_ones() -> None:
+    for found in run_ranks(metrics_together, 2):
+        assert found.keys() == METRICS.keys()
+        assert max(found.values()) < 1e-6  # one of them is in float32
+
+
+def metric_alone(name: str) -> tuple[str, float]:
+    """Runs on a rank: the first asks for a metric, the others train on."""
+    model, _ = with_labels()
+    for turn in range(2):
+        found = model(ids(), labels=ids(), use_cache=False)
+        start = time.monotonic()
+        try:
+            if turn and not torch.distributed.get_rank():
+                assert found.logits.to_local().shape == (2, 11, 125)
+                assert "Shard" in repr(found.logits)
+                METRICS[name](found.logits, ids())
+            found.loss.backward()
+        except RankLostError as error:
+            return str(error), time.monotonic() - start
+    return "", 0.0
+
+
+@pytest.mark.parametrize("name", ["accuracy", pytest.param("full_tensor", marks=pytest.mark.sweep)])
+def test_a_rank_that_looks_at_cut_logits_alone_is_told_what_to_do(name: str) -> None:
+    (said, seconds), (other, later) = run_ranks(metric_alone, 2, name)
+    assert "logits are cut over the ranks" in said
+    assert ".to_local()" in said
+    assert other
+    assert max(seconds, later) < 15

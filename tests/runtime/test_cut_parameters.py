@@ -385,3 +385,20 @@ def test_a_rank_that_looks_alone_is_told_what_to_do() -> None:
     said, _ = run_ranks(looking_alone, 2, timeout_s=5)
     assert "the norm of embed.weight" in said
     assert ".local()" in said
+
+
+def once_more_on_the_first() -> str:
+    """Runs on a rank: the first logs a norm, then all clip by hand, where all numbers that are sent are of one size."""
+    model = autotp.parallelize(Net(), example=(IDS,))
+    model(IDS).sum().backward()
+    if not torch.distributed.get_rank():
+        with pytest.raises(RankLostError, match=r"the norm of blocks\.0\.up\.weight"):
+            model.blocks[0].up.weight.grad.norm()
+        return "told"
+    with pytest.raises(RankLostError):
+        [p.grad.norm() for p in model.parameters()]
+    return "told"
+
+
+def test_numbers_of_one_size_are_not_taken_for_each_other() -> None:
+    assert run_ranks(once_more_on_the_first, 2, timeout_s=5) == ["told", "told"]

@@ -63,6 +63,26 @@ def test_a_graph_has_the_product_that_was_fastest(chosen: int, monkeypatch: pyte
     assert bool({torch.addmm, torch.bmm} & called) == (chosen > 0)
 
 
+def test_nothing_is_tried_where_torch_is_to_be_deterministic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in a graph that was made before."""
+    monkeypatch.setattr(products, "fastest", lambda rows, weight: products._turned)
+    monkeypatch.setattr(products, "_tried", lambda *kind: products.PRODUCTS.index(products._turned))
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("eager")
+    compiled = torch.compile(products.linear, backend=counter, fullgraph=True)
+    value, weight, bias = torch.randn(4, 256), torch.randn(512, 256), torch.randn(512)
+    compiled(value, weight, bias)
+    torch.use_deterministic_algorithms(True)
+    try:
+        compiled(value, weight, bias)
+        assert torch.equal(products.linear(value, weight, bias), functional.linear(value, weight, bias))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert not products._found
+    calls = [{node.target for node in graph.graph.nodes} for graph in counter.graphs]
+    assert [torch.addmm in targets for targets in calls] == [True, False]
+
+
 def test_products_are_tried_once_for_each_shape_and_draw_no_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[tuple[int, torch.Size]] = []
     fastest = products.fastest

@@ -86,7 +86,8 @@ class Origin:
     @contextmanager
     def _named(self, what: str) -> Iterator[None]:
         try:
-            yield
+            with self.ranks.about(f"{what} of {self.name}"):
+                yield
         except RankLostError as error:
             raise RankLostError(MSG_ALONE.format(error=error, what=what, name=self.name)) from error
 
