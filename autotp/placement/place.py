@@ -11,6 +11,7 @@ from ..axes.facts import Typing
 from ..axes.layout import Cuts
 from .backward import Backward, Price
 from .calls import Together, calls, seconds_of
+from .certificate.values import Contract
 from .conjugate import place_backward
 from .flow import flow
 from .prepare import regroup_sums, split_biases, taken_apart
@@ -22,15 +23,24 @@ from .verify import check_pins, verify
 
 @dataclass(frozen=True)
 class Placement:
-    """A graph, where its collectives go and which of them are one call; what of it is cut over positions, or why nothing is
-    though it should be."""
+    """A graph, where its collectives go and which of them are one call; whether a backward may follow; what of it is cut over
+    positions, or why nothing is though it should be."""
 
     typed: TypedGraph
     flow: Flow
     backward: Backward
+    gradients: bool = True
     calls: tuple[Together, ...] = ()
     sequence: SequenceCut | None = None
     left_whole: str = ""
+
+    @property
+    def contract(self) -> Contract:
+        """What a program made from it is to be, whatever stands in it."""
+        cut, cuts = self.sequence, self.flow.cuts
+        if cut is None:
+            return Contract(cuts, backward=self.gradients)
+        return Contract(cuts, str(cut.source.target), cut.axis, cut.over, self.gradients)
 
 
 def place(
@@ -62,7 +72,7 @@ def place(
         final = flow(typed, cuts, unread, keep=keep, early=taken_apart(typed, first), delayed=delayed)
         verify(typed, final)
         conjugates = place_backward(typed, final, price) if backward else Backward()
-        return Placement(typed, final, conjugates, calls(typed, final, conjugates, None, price))
+        return Placement(typed, final, conjugates, backward, calls(typed, final, conjugates, None, price))
 
     best = _cheapest(placed, lambda found: seconds_of(found.typed, found.flow, found.calls, price))
     if not sequence:

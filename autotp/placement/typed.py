@@ -101,17 +101,16 @@ def needs_gradient(typed: TypedGraph) -> frozenset[torch.fx.Node]:
             enabled = bool(node.args[0])
         if node not in typed.facts:
             continue
-        value = node.meta["val"]
         if node.meta.get("gradient") or (
-            enabled
-            and node.target not in _WITHOUT_GRADIENT
-            and _differentiable(value)
-            and any(operand in reached for operand in typed.facts[node].operands)
+            enabled and gives_gradient(node) and any(operand in reached for operand in typed.facts[node].operands)
         ):  # an input, a parameter, or a value read from an object
             reached.add(node)
     return frozenset(reached)
 
 
-def _differentiable(value: object) -> bool:
+def gives_gradient(node: torch.fx.Node) -> bool:
+    """Returns if a gradient of an operator's result gives one of what it reads."""
+    value = node.meta["val"]
     values = value if isinstance(value, (list, tuple)) else [value]
-    return any(isinstance(v, torch.Tensor) and (v.is_floating_point() or v.is_complex()) for v in values)
+    numbers = any(isinstance(v, torch.Tensor) and (v.is_floating_point() or v.is_complex()) for v in values)
+    return numbers and node.target not in _WITHOUT_GRADIENT

@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from ..axes.layout import Factors, Layout
 from ..errors import TraceError
+from ..placement.certificate.check import certify
 from ..placement.place import Placement
 from .direct import directly
 from .draws import draw_apart
@@ -63,6 +64,8 @@ def build(
     graph = placement.typed.graph
     for node in graph.nodes:
         node.meta.setdefault("origin", node.name)
+    for node, fact in placement.typed.facts.items():
+        node.meta["fact"] = fact
     layouts = parameter_layouts(placement)
     first = next(iter(graph.nodes))
     with graph.inserting_before(first):
@@ -81,6 +84,7 @@ def build(
     graph.eliminate_dead_code(is_impure_node=_must_stay)
     _check_constants(graph, values)
     graph.lint()
+    certify(graph, placement.contract)
     code, run = _compile(directly(graph), name)
     cut = placement.sequence.number if placement.sequence is not None else None
     return Program(graph, code, run, values, layouts, cut)
