@@ -9,6 +9,7 @@ import torch
 
 from ..axes.facts import Typing
 from ..axes.layout import Cuts
+from ..errors import UnsoundPlanError
 from .backward import Backward, Price
 from .calls import Together, calls, seconds_of
 from .certificate.values import Contract
@@ -18,7 +19,6 @@ from .prepare import regroup_sums, split_biases, taken_apart
 from .sequence import SequenceCut, place_sequence
 from .state import Flow
 from .typed import TypedGraph
-from .verify import check_pins, verify
 
 
 @dataclass(frozen=True)
@@ -59,18 +59,17 @@ def place(
     Results whose numbers are in `unread` leave the unit as slices, to be gathered if they are read after all; with `keep`
     all others do too, as distributed tensors. What is handed on from unit to unit is cut over its positions on so many ranks
     as `sequence` says.
-    Raises UnsoundPlanError if a cut axis must be whole, PlacementError if the verifier finds a flaw.
+    Raises UnsoundPlanError if a cut axis must be whole.
     """
 
     def placed(delayed: frozenset[str]) -> Placement:
         typed = TypedGraph.copy_of(graph, typing)
-        check_pins(typed, cuts)
+        _check_pins(cuts)
         split_biases(typed, cuts)
         first = flow(typed, cuts, unread, keep=keep, delayed=delayed)
         if regroup_sums(typed, frozenset(node for node, over in first.partial.items() if over)):
             first = flow(typed, cuts, unread, keep=keep, delayed=delayed)
         final = flow(typed, cuts, unread, keep=keep, early=taken_apart(typed, first), delayed=delayed)
-        verify(typed, final)
         conjugates = place_backward(typed, final, price) if backward else Backward()
         return Placement(typed, final, conjugates, backward, calls(typed, final, conjugates, None, price))
 
@@ -81,6 +80,13 @@ def place(
     if isinstance(found, str):
         return replace(best, left_whole=found)
     return replace(best, sequence=found, calls=calls(best.typed, best.flow, best.backward, found, price))
+
+
+def _check_pins(cuts: Cuts) -> None:
+    """No cut axis is pinned. Raises UnsoundPlanError naming the operator that needs it whole."""
+    for axis in cuts:
+        if axis.pins:
+            raise UnsoundPlanError(f"an axis of {axis.size} is cut but must be whole at {axis.pins[0]}")
 
 
 # With more products than this, only all of them or none wait: every trial is a placement of its own.

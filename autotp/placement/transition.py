@@ -86,6 +86,11 @@ class Joined:
     parts: tuple[Transition, ...]
 
     @property
+    def does(self) -> str:
+        """What it does to each."""
+        return self.parts[0].does
+
+    @property
     def over(self) -> Factors:
         """The mesh factors of them all."""
         return self.parts[0].over
@@ -93,12 +98,12 @@ class Joined:
     @property
     def kind(self) -> str:
         """The kind of collective."""
-        return self.parts[0].kind
+        return DOES[self.does][0]
 
     @property
     def phase(self) -> str:
         """The phase in which it is one."""
-        return self.parts[0].phase
+        return DOES[self.does][1]
 
     @property
     def of(self) -> str:

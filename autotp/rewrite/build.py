@@ -71,6 +71,7 @@ def build(
     with graph.inserting_before(first):
         ranks = graph.placeholder("ranks")
     insert_collectives(placement, ranks)
+    certify(graph, placement.contract)
     localise(placement)
     expect_local_shapes(placement)
     pass_gradients(placement)
@@ -85,7 +86,7 @@ def build(
     _check_constants(graph, values)
     graph.lint()
     certify(graph, placement.contract)
-    code, run = _compile(directly(graph), name)
+    code, run = compile_graph(directly(graph), name)
     cut = placement.sequence.number if placement.sequence is not None else None
     return Program(graph, code, run, values, layouts, cut)
 
@@ -138,7 +139,7 @@ def _inputs_first(graph: torch.fx.Graph) -> None:
 _count = 0
 
 
-def _compile(graph: torch.fx.Graph, name: str) -> tuple[str, Callable[..., Any]]:
+def compile_graph(graph: torch.fx.Graph, name: str) -> tuple[str, Callable[..., Any]]:
     global _count
     _count += 1
     generated = graph.python_code("self")

@@ -24,7 +24,7 @@ Function = Callable[..., Any]
 def function_of(record: Transition | Joined) -> Function:
     """The function of a node that does what a record says."""
     if isinstance(record, Joined):
-        return _JOINED[record.parts[0].does](record)
+        return _JOINED[record.does](record)
     if record.number is not None:
         return _part(record.number)
     return _FUNCTIONS[record.does](record)

@@ -15,7 +15,6 @@ from ..placement.backward import Version
 from ..placement.calls import Sent
 from ..placement.place import Placement
 from ..placement.state import Flow
-from ..placement.transition import Transition
 from ..placement.typed import is_of_parameters
 from .join import join_calls
 from .positions import Positions
@@ -45,7 +44,7 @@ class _Inserter:
             (consumer, enter.node): enter for enter in placement.backward.enters for consumer in enter.consumers
         }
         cut = placement.sequence
-        self.positions = None if cut is None else Positions(placement, cut, self._make_on_positions, self.entered)
+        self.positions = None if cut is None else Positions(placement, cut, self.transitions.make, self.entered)
 
     def run(self) -> None:
         flow, replaced = self.placement.flow, dict[tuple[torch.fx.Node, torch.fx.Node], torch.fx.Node]()
@@ -103,15 +102,6 @@ class _Inserter:
                 value = self.transitions.entered(value, frozenset(cut.over), cut.sums[operand])
                 self._note("all_reduce", "backward", cut.sums[operand], (operand, False), frozenset(cut.over), value)
         return self.positions.shut(value) if consumer.op == "output" else value
-
-    def _make_on_positions(
-        self, key: Any, value: torch.fx.Node, record: Transition, *others: torch.fx.Node
-    ) -> torch.fx.Node:
-        cut = self.placement.sequence
-        assert cut is not None
-        node = self.transitions.make(key, value, record, others=others)
-        node.meta["held"] = frozenset() if record.does in ("gather_positions", "leave") else frozenset([cut.axis])
-        return node
 
     def _note(
         self, kind: str, phase: str, of: str, version: Version, over: frozenset[Any], node: torch.fx.Node

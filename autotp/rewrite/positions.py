@@ -58,7 +58,7 @@ class Positions:
 
     def shut(self, value: torch.fx.Node) -> torch.fx.Node:
         """What the unit hands on."""
-        return self.make((value, "shut"), value, Transition("shut", self.cut.over), self.cut.source)
+        return self.make((value, "shut"), value, Transition("shut", self.cut.over), others=(self.cut.source,))
 
     def reads_length(self, size: torch.fx.Node, operand: torch.fx.Node) -> bool:
         """Returns if a node reads a size off a cut value. The number of positions is that of the whole, which the value that the
@@ -82,7 +82,7 @@ class Positions:
     def _gathered(self, version: Version, value: torch.fx.Node) -> torch.fx.Node:
         summed, again = ordered(self.cut.gathers[version]), version in self.cut.again
         record = replace(self._along(version[0], "gather_positions"), summed=summed, again=again)
-        return self.make((value, "gather_positions"), value, record, self.cut.source)
+        return self.make((value, "gather_positions"), value, record, others=(self.cut.source,))
 
     def _along(self, operand: torch.fx.Node, does: str) -> Transition:
         """What is done along the positions of a value."""

@@ -1,7 +1,6 @@
 """The nodes that placement puts between values, made once for each key.
 
-What a node does is one record, `meta["collective"]`, and its function is made from that (see `functions`). The cut axes of which
-its result is a slice are in `meta["held"]`.
+What a node does is one record, `meta["collective"]`, and its function is made from that (see `functions`).
 """
 
 from __future__ import annotations
@@ -33,20 +32,13 @@ class Transitions:
         value: torch.fx.Node,
         record: Transition,
         before: torch.fx.Node | None = None,
-        *,
-        taken: frozenset[Axis] = frozenset(),
-        joined: frozenset[Axis] = frozenset(),
         others: tuple[torch.fx.Node, ...] = (),
     ) -> torch.fx.Node:
-        """One node per key, right after the value it is made from, or right before another node. It reads `others` too.
-
-        The result is a slice along the axes its value is, those in `taken` too, those in `joined` no more.
-        """
+        """One node per key, right after the value it is made from, or right before another node. It reads `others` too."""
         if key not in self._made:
             with self.graph.inserting_after(value) if before is None else self.graph.inserting_before(before):
                 node = self.graph.call_function(function_of(record), (value, *others, self.ranks))
-            held = value.meta["held"] if "collective" in value.meta else self.placement.flow.held[value]
-            node.meta = {"val": value.meta["val"], "collective": record, "held": (held | taken) - joined}
+            node.meta = {"val": value.meta["val"], "collective": record}
             self._made[key] = node
         return self._made[key]
 
@@ -82,7 +74,7 @@ class Transitions:
             )
             for dim, term in enumerate(self.placement.typed.facts[operand].dims)
         )
-        return self.make((value, axes), value, Transition("slice", over, dims=dims), taken=axes)
+        return self.make((value, axes), value, Transition("slice", over, dims=dims))
 
     def gathered(self, value: torch.fx.Node, operand: torch.fx.Node, axes: frozenset[Axis]) -> torch.fx.Node:
         dims = self.cut_dims(operand, axes)
@@ -90,15 +82,10 @@ class Transitions:
             ((dim, layout, over),) = dims
             if isinstance(layout, Leaf):
                 record = Transition("logits", over, dims=((dim, layout, over),))
-                return self.make((value, dim), value, record, joined=self._joined(over))
+                return self.make((value, dim), value, record)
         for dim, layout, over in dims:
             value = self.gather_dim(value, dim, layout, over)
         return value
-
-    def _joined(self, over: Factors) -> frozenset[Axis]:
-        """The axes that are whole after a gather."""
-        cuts = self.placement.flow.cuts
-        return frozenset(axis for axis in cuts if set(cuts[axis].over) & set(over))
 
     def cut_dims(self, operand: torch.fx.Node, axes: frozenset[Axis]) -> list[CutDim]:
         """The dims of a value that are cut along some axes, with their layouts and mesh factors."""
@@ -122,7 +109,7 @@ class Transitions:
         self, value: torch.fx.Node, dim: int, layout: Layout, over: Factors, summed: Factors = ()
     ) -> torch.fx.Node:
         record = Transition("gather", over, dims=((dim, layout, over),), summed=summed)
-        return self.make((value, dim), value, record, joined=self._joined(over))
+        return self.make((value, dim), value, record)
 
     def sum_part(self, node: torch.fx.Node, over: frozenset[Any], dim: int, positions: tuple[int, ...]) -> None:
         """Sum the gradient of a parameter at some positions; other sums of its parts come before."""

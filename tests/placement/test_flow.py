@@ -1,10 +1,9 @@
-"""Placement on small modules: where partial sums go, what is sliced and when, what is refused; the verifier's rows."""
+"""Placement on small modules: where partial sums go, what is sliced and when, what is refused."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
-from dataclasses import replace
+from collections.abc import Callable
 from typing import TypeAlias
 
 import pytest
@@ -14,13 +13,10 @@ from torch import nn
 import autotp
 from autotp.axes.layout import Cut, Factor
 from autotp.axes.term import Axis, axes_of
-from autotp.errors import PlacementError, UnsoundPlanError
+from autotp.errors import UnsoundPlanError
 from autotp.huggingface.examples import examples_for
 from autotp.placement.backward import Price, Values
 from autotp.placement.place import Placement, place
-from autotp.placement.state import Flow, Use
-from autotp.placement.typed import TypedGraph
-from autotp.placement.verify import ROWS, verify
 from autotp.planner.choose import UnitProblem
 from autotp.planner.survey import survey
 
@@ -375,77 +371,7 @@ def test_what_must_stay_whole_is_not_cut() -> None:
         placed(Between(lambda y: y.softmax(-1), INNER), UP)
 
 
-# -- the verifier --------------------------------------------------------------------------------------------------
-
-
-class Residual(Mlp):
-    """The reduced value is read twice."""
-
-    def after(self, z: torch.Tensor) -> torch.Tensor:
-        return z.relu() + z.tanh()
-
-
-@pytest.fixture
-def placement() -> Placement:
-    found = placed(Residual(), UP)
-    verify(found.typed, found.flow)
-    return found
-
-
-def broken_rows(typed: TypedGraph, flow: Flow) -> Collection[str]:
-    return {row.__name__ for row in ROWS for node in typed.facts if row(typed, flow, node)}
-
-
-def test_a_dropped_reduction_is_found(placement: Placement) -> None:
-    flow, total = placement.flow, node_of(placement, "linear_1")
-    del flow.uses[node_of(placement, "tanh"), total]
-    assert broken_rows(placement.typed, flow) == {"_partials_are_linear"}
-    with pytest.raises(PlacementError, match=r"^tanh \(aten\.tanh\.default\) reads a partial sum over 2@1"):
-        verify(placement.typed, flow)
-
-
-def test_a_slice_taken_for_a_whole_value_is_found(placement: Placement) -> None:
-    flow = placement.flow
-    flow.held[node_of(placement, "relu")] = frozenset()
-    assert broken_rows(placement.typed, flow) == {"_operands_agree"}
-    with pytest.raises(PlacementError, match=r"^linear_1 .* both slices and whole values along an axis of 24"):
-        verify(placement.typed, flow)
-
-
-def test_a_slice_not_taken_is_found() -> None:
-    found = placed(PerHead(), ("up.weight", 0, 0), inputs=(X, SLOPES))
-    edge = (node_of(found, "mul_1"), node_of(found, "unsqueeze"))
-    found.flow.uses[edge] = replace(found.flow.uses[edge], take=frozenset())
-    assert broken_rows(found.typed, found.flow) == {"_operands_agree"}
-    with pytest.raises(PlacementError, match=r"^mul_1 .* both slices and whole values along an axis of 4"):
-        verify(found.typed, found.flow)
-
-
-def test_a_sum_over_slices_taken_for_the_whole_sum_is_found(placement: Placement) -> None:
-    flow = placement.flow
-    flow.partial[node_of(placement, "linear_1")] = frozenset()
-    assert "_contractions_are_partial" in broken_rows(placement.typed, flow)
-    with pytest.raises(PlacementError, match=r"^linear_1 .* result is not marked partial over"):
-        verify(placement.typed, flow)
-
-
-def test_two_ways_to_reduce_a_value_are_found(placement: Placement) -> None:
-    flow, total = placement.flow, node_of(placement, "linear_1")
-    flow.uses[node_of(placement, "tanh"), total] = Use(reduce=frozenset({OVER, Factor(2, 2)}))
-    assert broken_rows(placement.typed, flow) == {"_one_reduction"}
-    with pytest.raises(PlacementError, match=r"^linear_1 .* is reduced in two different ways"):
-        verify(placement.typed, flow)
-
-
-def test_every_row_is_broken_by_some_test_here() -> None:
-    assert {row.__name__ for row in ROWS} == {
-        "_operands_agree",
-        "_partials_are_linear",
-        "_contractions_are_partial",
-        "_one_reduction",
-        "_rows_stay_apart",  # in test_routed.py
-        "_picked_parts_are_routed",
-    }
+# -- the graph -----------------------------------------------------------------------------------------------------
 
 
 def test_a_cut_names_axes_of_the_graph() -> None:

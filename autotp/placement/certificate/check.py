@@ -158,9 +158,9 @@ class _Checker:
             source, record, _ = _work(node)
             self._arrive(source, node, BACKWARD[record.does](self.steps[node], gradient))
         elif node in self.operators:
-            op, sources = self.operators[node]
-            for place, source in enumerate(sources):
-                self._through(node, op, place, source, gradient)
+            op, read = self.operators[node]
+            for place, operand in enumerate(read):
+                self._through(node, op, place, operand, gradient)
         elif "made" in node.meta:
             self._arrive(cast(torch.fx.Node, node.args[0]), node, gradient)
 
@@ -267,4 +267,7 @@ def _leaves(value: Value) -> None:
 
 def _named(node: torch.fx.Node) -> str:
     """A node of the program and its operator, for an error."""
-    return "the output" if node.op == "output" else f"{node.name} ({getattr(node.target, '__name__', node.target)})"
+    if node.op == "output":
+        return "the output"
+    operator_of = node.target if isinstance(node.target, torch._ops.OpOverload | str) else node.target.__name__
+    return f"{node.name} ({operator_of})"

@@ -136,6 +136,7 @@ def _opened(step: Step) -> Value:
     axis = step.mesh.contract.positions
     if not step.value.shut or axis is None or axis not in step.value.axes:
         raise Illegal("opens what is not cut over positions")
+    step.check_everywhere()
     return replace(step.value, shut=False)
 
 

@@ -11,9 +11,8 @@ from ...axes.term import Axis
 from ...placement.transition import Transition
 from ...placement.typed import is_parameter
 from ...planner.plan import ParameterPlan
-from .gradient import Held
 from .graphs import inputs_of, is_visible
-from .sides import Sides
+from .sides import Held, Sides
 
 INSERTED, CONJUGATE, TRACED = "collective insertion", "conjugate of a cut", "the model"
 LOCALISED, LAYERS, REWRITTEN = "localisation", "layer replacement", "preparation"
