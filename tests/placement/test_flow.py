@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from typing import TypeAlias
@@ -19,6 +20,10 @@ from autotp.placement.backward import Price, Values
 from autotp.placement.place import Placement, place
 from autotp.planner.choose import UnitProblem
 from autotp.planner.survey import survey
+from autotp.rewrite.build import build
+from autotp.runtime.ranks import Ranks
+from autotp.runtime.simulate import simulate
+from autotp.runtime.slices import take
 
 HIDDEN, INNER, HEADS = 16, 24, 4
 X = torch.randn(2, 3, HIDDEN)
@@ -384,3 +389,43 @@ def test_a_cut_names_axes_of_the_graph() -> None:
     for _ in range(2):
         place(problem.graph, problem.typing, {axis: Cut((OVER,), INNER)}, lambda *_: 1.0)
     assert str(problem.graph) == before
+
+
+# -- parameters of several segments --------------------------------------------------------------------------------
+
+
+class Segments(nn.Module):
+    """One projection of q, k and z: k has no repeats, and z not even groups."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkz, self.out = nn.Linear(HIDDEN, 16 + 8 + 4, bias=False), nn.Linear(16, HIDDEN, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, z = self.qkz(x).split([16, 8, 4], -1)
+        heads = q.unflatten(-1, (2, 2, 4)) * k.unflatten(-1, (2, 1, 4)) * z.tanh().sum(-1)[..., None, None, None]
+        return self.out((heads * heads.softmax(-1)).flatten(2))
+
+
+def test_each_segment_s_gradient_is_summed_over_the_ranks_that_have_it_alike() -> None:
+    module, over = Segments(), (Factor(2, 2), Factor(2, 1))
+    problem = problem_of(module)
+    groups, repeats = list(axes_of(problem.parameters()["qkz.weight"][0]))[:2]
+    cuts = {axis: Cut((factor,), 2) for axis, factor in zip((groups, repeats), over, strict=True)}
+    program = build(place(problem.graph, problem.typing, cuts, per_call), {}, "segments")
+
+    def run(ranks: Ranks) -> list[torch.Tensor]:
+        own = copy.deepcopy(module)
+        for name, layouts in program.layouts.items():
+            parameter = own.get_parameter(name)
+            parameter.data = take(parameter.detach(), layouts, ranks.rank)
+        (result,) = program.run(own, ranks, X)
+        result.square().sum().backward()
+        return [result.detach(), *(parameter.grad for parameter in own.parameters() if parameter.grad is not None)]
+
+    module(X).square().sum().backward()
+    for rank, (result, *gradients) in enumerate(simulate(4, run)):
+        torch.testing.assert_close(result, module(X))
+        for (name, parameter), local in zip(module.named_parameters(), gradients, strict=True):
+            assert parameter.grad is not None
+            torch.testing.assert_close(local, take(parameter.grad, program.layouts[name], rank))
