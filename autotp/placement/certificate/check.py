@@ -17,7 +17,6 @@ from torch.utils import _pytree as pytree
 from ...axes.call import is_tensor, named_arguments
 from ...axes.facts import Fact
 from ...axes.layout import Factors
-from ...axes.term import axes_of_dims
 from ...errors import PlacementError
 from ..transition import Joined, Transition
 from ..typed import gives_gradient, is_parameter
@@ -128,7 +127,7 @@ class _Checker:
 
     def _given(self, node: torch.fx.Node, fact: Fact) -> Value:
         """What a rank has of an input or a parameter: its part of those that are cut, the positions of what comes so."""
-        axes = frozenset(axis for dims in fact.outputs for axis in axes_of_dims(dims))
+        axes = self.mesh.axes_in(fact.outputs)
         value = Value(str(node.meta["origin"]), fact.outputs, wants=self._is_given(node))
         if is_parameter(node):
             value = replace(value, axes=axes & self.contract.cuts.keys())

@@ -21,11 +21,11 @@ class Operator:
     ) -> None:
         """`known` has the values so far by the names of the placed ones."""
         self.mesh, self.node, self.fact, self.operands, self.known = mesh, node, fact, operands, known
-        self.own = [axes_of_operand(operand) for operand in operands]
+        self.own = [mesh.axes_in(operand.outputs) for operand in operands]
         self.held: frozenset[Axis] = frozenset().union(*(operand.axes for operand in operands))
         self.created = frozenset(axes_of_dims(fact.creates)) & mesh.cuts.keys() if mesh.cuts else frozenset()
         self.contracted = frozenset(axis for term in fact.contracts for axis in axes_of(term)) & self.held
-        self.result: frozenset[Axis] = frozenset(axis for dims in fact.outputs for axis in axes_of_dims(dims))
+        self.result = mesh.axes_in(fact.outputs)
 
     def forward(self) -> Value:
         """The result. Raises Illegal if the operator must not be given these values."""
@@ -73,11 +73,6 @@ class Operator:
         if dim is None:
             raise Illegal("reads rows that are of no use on some ranks, and does not compute every row by itself")
         return Routed(routing, dim)
-
-
-def axes_of_operand(value: Value) -> frozenset[Axis]:
-    """Every axis of a value."""
-    return frozenset(axis for dims in value.outputs for axis in axes_of_dims(dims))
 
 
 def _are_open(op: Operator) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ...axes.layout import Cuts, Factor, Factors
-from ...axes.term import Axis, Dims, Sum, Term, resolve
+from ...axes.term import Axis, Dims, Sum, Term, axes_of_dims, resolve
 from ...errors import PlacementError
 from ..routed import Routed
 
@@ -87,6 +87,7 @@ class Mesh:
         over = [cut.over for cut in contract.cuts.values()] + [contract.everywhere, *more]
         self.bounds = sorted({bound for each in over for f in each for bound in (f.stride, f.stride * f.size)})
         self._known: dict[Factors, frozenset[Factor]] = {}
+        self._axes: dict[tuple[Dims, ...], frozenset[Axis]] = {}
         if any(larger % smaller for smaller, larger in itertools.pairwise(self.bounds)):
             raise PlacementError(
                 "a program's mesh factors "
@@ -108,6 +109,14 @@ class Mesh:
                 if factor.stride <= smaller and larger <= factor.stride * factor.size
             )
         return self._known[over]
+
+    def axes_in(self, outputs: tuple[Dims, ...]) -> frozenset[Axis]:
+        """The cut ones of the axes of a value."""
+        if outputs not in self._axes:
+            self._axes[outputs] = frozenset(
+                axis for dims in outputs for axis in axes_of_dims(dims) if axis in self.axes
+            )
+        return self._axes[outputs]
 
     def factors(self, axes: Iterable[Axis]) -> frozenset[Factor]:
         """The factors that some axes are cut over."""
