@@ -37,6 +37,8 @@ DOES: Mapping[str, tuple[str, str]] = {
     ),  # positions -> whole; backward: positions of the sum over `summed`
     "scatter_sum": ("reduce_scatter", "forward"),  # a partial sum -> positions of the sum; backward: all gathered
 }
+# Those whose result is in the memory of what they read.
+VIEWS = frozenset({"enter", "enter_part", "leave"})
 
 
 @dataclass(frozen=True)

@@ -139,6 +139,22 @@ def test_a_slice_does_not_leave() -> None:
     assert refusal(hand) == "the output hands on relu, which is a slice"
 
 
+def test_a_copy_is_read_before_its_memory_is_written_again() -> None:
+    hand = Hand(PerHead(), ("up.weight", 0, 0), inputs=(X, SLOPES))
+    copied, source = hand.node(hand.slice("unsqueeze", "unsqueeze", "mul_1")), hand.node("unsqueeze")
+    with hand.graph.inserting_after(copied):
+        writer = hand.graph.call_function(torch.ops.aten.add_.Tensor, (source, 1))
+    writer.meta = {
+        "val": source.meta["val"],
+        "fact": replace(source.meta["fact"], operands=(source,)),
+        "origin": "add_",
+    }
+    hand.put("reduce", next(node.name for node in reversed(hand.graph.nodes) if node.op == "call_function"))
+    hand.check()
+    writer.meta["writes"] = (source,)
+    assert "reads slice_to_rank, which was copied before its memory was written" in refusal(hand)
+
+
 def test_two_axes_over_the_same_ranks_are_refused() -> None:
     hand = Hand(Mlp(), UP, ("up.weight", 1, 0))
     assert refusal(hand) == "up_weight (up.weight) would be cut twice over the same ranks"

@@ -7,6 +7,7 @@ read: not where placement wanted a node, nor why.
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -18,7 +19,7 @@ from ...axes.call import is_tensor, named_arguments
 from ...axes.facts import Fact
 from ...axes.layout import Factors
 from ...errors import PlacementError
-from ..transition import Joined, Transition
+from ..transition import VIEWS, Joined, Transition
 from ..typed import gives_gradient, is_parameter
 from .operators import Operator
 from .transitions import BACKWARD, FORWARD, Step
@@ -58,6 +59,9 @@ class _Checker:
         self.arriving: dict[torch.fx.Node, list[tuple[torch.fx.Node, Gradient]]] = {}
         self.recording = True
         self.memory = _shared(graph)
+        # How often memory was written so far, and when what was copied from it was copied.
+        self.writes: Counter[torch.fx.Node] = Counter()
+        self.copied: dict[torch.fx.Node, tuple[torch.fx.Node, int]] = {}
 
     def at(self, node: torch.fx.Node, check: Callable[[torch.fx.Node], None]) -> None:
         try:
@@ -68,6 +72,7 @@ class _Checker:
     # -- forward ---------------------------------------------------------------------------------------------------
 
     def forward(self, node: torch.fx.Node) -> None:
+        self._is_up_to_date(node)
         if node.target is torch._C._set_grad_enabled:
             self.recording = bool(node.args[0])
         elif node.op == "output":
@@ -80,6 +85,21 @@ class _Checker:
             self._operator(node, node.meta["fact"])
         elif "made" in node.meta:
             self._set(node, self._value(node.args[0]))
+
+    def _is_up_to_date(self, node: torch.fx.Node) -> None:
+        """What a node between values has copied from memory is read before that memory is written again."""
+        for source in node.all_input_nodes:
+            place, times = self.copied.get(source, (None, 0))
+            if place is not None and times != self.writes[place]:
+                raise Illegal(f"reads {source.name}, which was copied before its memory was written")
+        if "writes" in node.meta:
+            self.writes[self.memory[node]] += 1
+        elif "collective" in node.meta:
+            for source in node.all_input_nodes:
+                if source in self.copied:
+                    self.copied[node] = self.copied[source]
+                elif source in self.memory and node.meta["collective"].does not in VIEWS:
+                    self.copied[node] = self.memory[source], self.writes[self.memory[source]]
 
     def _set(self, node: torch.fx.Node, value: Value) -> None:
         self.found.values[node] = value
