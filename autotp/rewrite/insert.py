@@ -117,5 +117,6 @@ class _Inserter:
         for dim, layout, over in self.transitions.cut_dims(value, self.placement.flow.held[value]):
             source = self.transitions.gather_dim(source, dim, layout, over, ordered(summed & frozenset(over)))
             self.sent[Sent("all_gather", "forward", "activation", (node, False), frozenset(over), summed)] = source
+        if source is not node.args[0]:
             source.meta |= {"fact": node.meta["fact"], "marks": node.meta["origin"]}
         node.replace_all_uses_with(source)

@@ -6,22 +6,19 @@ read: not where placement wanted a node, nor why.
 
 from __future__ import annotations
 
-import operator
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import cast
 
 import torch
-from torch.utils import _pytree as pytree
 
-from ...axes.call import is_tensor, named_arguments
 from ...axes.facts import Fact
-from ...axes.layout import Factors
 from ...errors import PlacementError
-from ..transition import VIEWS, Joined, Transition
+from ..transition import VIEWS, Transition
 from ..typed import gives_gradient, is_parameter
 from .operators import Operator
+from .program import check_name, factors_of, operands_of, shared_memory, title_of, work_of, written_results
 from .transitions import BACKWARD, FORWARD, Step
 from .values import NONE, Contract, Gradient, Illegal, Mesh, Value, text
 
@@ -51,14 +48,14 @@ def certify(graph: torch.fx.Graph, contract: Contract) -> Certificate:
 class _Checker:
     def __init__(self, graph: torch.fx.Graph, contract: Contract) -> None:
         records = [node.meta["collective"] for node in graph.nodes if "collective" in node.meta]
-        self.mesh = Mesh(contract, {over for record in records for over in _factors(record)})
+        self.mesh = Mesh(contract, {over for record in records for over in factors_of(record)})
         self.contract, self.found = contract, Certificate()
         self.known: dict[str, Value] = {}
         self.steps: dict[torch.fx.Node, Step] = {}
         self.operators: dict[torch.fx.Node, tuple[Operator, list[torch.fx.Node | None]]] = {}
         self.arriving: dict[torch.fx.Node, list[tuple[torch.fx.Node, Gradient]]] = {}
         self.recording = True
-        self.memory = _shared(graph)
+        self.memory, self.written = shared_memory(graph), written_results(graph)
         # How often memory was written so far, and when what was copied from it was copied.
         self.writes: Counter[torch.fx.Node] = Counter()
         self.copied: dict[torch.fx.Node, tuple[torch.fx.Node, int]] = {}
@@ -67,7 +64,7 @@ class _Checker:
         try:
             check(node)
         except Illegal as problem:
-            raise PlacementError(f"{_named(node)} {problem}") from None
+            raise PlacementError(f"{title_of(node)} {problem}") from None
 
     # -- forward ---------------------------------------------------------------------------------------------------
 
@@ -94,7 +91,7 @@ class _Checker:
                 raise Illegal(f"reads {source.name}, which was copied before its memory was written")
         if "writes" in node.meta:
             self.writes[self.memory[node]] += 1
-        elif "collective" in node.meta:
+        elif "collective" in node.meta and node not in self.written:
             for source in node.all_input_nodes:
                 if source in self.copied:
                     self.copied[node] = self.copied[source]
@@ -113,13 +110,15 @@ class _Checker:
         return [self.found.values[source] for source in node.all_input_nodes if source in self.found.values]
 
     def _transition(self, node: torch.fx.Node) -> None:
-        source, record, others = _work(node)
+        source, record, others = work_of(node)
         step = Step(self.mesh, record, self._value(source), [self._value(other) for other in others])
         if step.value.shut and record.does != "opened":
             raise Illegal(f"reads {step.value.name}, which is as whoever gets the unit's results has it")
         value = FORWARD[record.does](step)
-        if "marks" in node.meta:
-            value = replace(value, name=node.meta["marks"], outputs=node.meta["fact"].outputs)
+        if "marks" in node.meta:  # the last dim behind a marker is an unknown of its own
+            fact = node.meta["fact"]
+            check_name(value, fact.operands[0])
+            value = replace(value, name=node.meta["marks"], outputs=fact.outputs)
         self.steps[node] = step
         self._set(node, replace(self.mesh.settled(value), wants=step.value.wants and self.recording))
 
@@ -128,11 +127,11 @@ class _Checker:
         if node.op in ("placeholder", "get_attr"):
             value = self._given(node, fact)
         else:
-            sources = _operands(node, fact)
+            sources = operands_of(node, fact)
             operands = [self._given(own, own.meta["fact"]) if at is None else self._value(at) for own, at in sources]
             for (own, at), operand in zip(sources, operands, strict=True):
-                if at is not None and operand.name not in _names(own):
-                    raise Illegal(f"reads {operand.name}, where it is to read {own.meta['origin']}")
+                if at is not None:
+                    check_name(operand, own)
             op = Operator(self.mesh, node, fact, operands, self.known)
             self.operators[node] = op, [at for _, at in sources]
             value = op.forward()
@@ -174,7 +173,7 @@ class _Checker:
         if node.meta.get("gradient") and (varying := gradient.varies - (NONE if is_parameter(node) else value.uneven)):
             raise Illegal(f"has a gradient of which each rank has only its part over {text(varying)}")
         if node in self.steps:
-            source, record, _ = _work(node)
+            source, record, _ = work_of(node)
             self._arrive(source, node, BACKWARD[record.does](self.steps[node], gradient))
         elif node in self.operators:
             op, read = self.operators[node]
@@ -205,72 +204,10 @@ class _Checker:
             if gradient != arriving[0][1]:
                 differing = gradient.varies ^ arriving[0][1].varies
                 raise Illegal(
-                    f"has a gradient that varies over {text(differing)} by way of {_named(reader)} or of "
-                    f"{_named(arriving[0][0])}, and does not by way of the other"
+                    f"has a gradient that varies over {text(differing)} by way of {title_of(reader)} or of "
+                    f"{title_of(arriving[0][0])}, and does not by way of the other"
                 )
         return arriving[0][1] if arriving else None
-
-
-def _shared(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.fx.Node]:
-    """For what is in memory that is written, one node that stands for all in that memory."""
-    found: dict[torch.fx.Node, torch.fx.Node] = {}
-    for node in graph.nodes:
-        together = {node, *node.meta["writes"]} if "writes" in node.meta else set()
-        for other in {found.get(each, each) for each in together}:
-            found |= {each: node for each, own in found.items() if own is other}
-        found |= dict.fromkeys(together, node)
-    return found
-
-
-def _work(node: torch.fx.Node) -> tuple[torch.fx.Node, Transition, list[torch.fx.Node]]:
-    """The value that a node is about, what it does, and what else it reads: of one call for several, what that call says."""
-    record, args = node.meta["collective"], cast(Any, node.args)
-    if record.number is None:
-        source, *others, _ = args
-        return source, record, others
-    value, call = args
-    joined = call.meta.get("collective")
-    if not isinstance(joined, Joined) or record.number >= len(joined.parts):
-        raise Illegal(f"hands on a result of {call}, which is no call for several")
-    source, own = call.args[0][record.number], joined.parts[record.number]
-    alike = {(part.does, part.over, part.of, bool(part.summed)) for part in joined.parts}
-    if source is not value or own != record.alone or len(alike) > 1:
-        raise Illegal(f"hands on a result of {call} that is not what it says")
-    return source, own, []
-
-
-def _factors(record: Transition | Joined) -> Iterator[Factors]:
-    for part in record.parts if isinstance(record, Joined) else (record,):
-        yield part.over
-        yield part.summed
-        yield from (over for _, _, over in part.dims)
-
-
-def _operands(node: torch.fx.Node, fact: Fact) -> list[tuple[torch.fx.Node, torch.fx.Node | None]]:
-    """Each operand as inference knew it, with the node that is read in its place: none for what a layer reads of its own."""
-    if node.target is operator.getitem:
-        return [(fact.operands[0], cast(torch.fx.Node, node.args[0]))]
-    given = [value for value in pytree.tree_leaves(tuple(named_arguments(node).values())) if is_tensor(value)]
-    own = [_is_of_layer(node, operand) for operand in fact.operands]
-    if fact.operands and len(given) != own.count(False):
-        raise Illegal(f"reads {len(given)} values, where it is to read {own.count(False)}")
-    rest = iter(given)
-    return [(operand, None if inside else next(rest)) for operand, inside in zip(fact.operands, own, strict=True)]
-
-
-def _is_of_layer(node: torch.fx.Node, operand: torch.fx.Node) -> bool:
-    return (
-        node.op == "call_module"
-        and operand.op == "get_attr"
-        and str(operand.target).rpartition(".")[0] == str(node.target)
-    )
-
-
-def _names(node: torch.fx.Node) -> set[str]:
-    """What a value may be called: a marker where a value is gathered, which may be whole, is that value too."""
-    fact = node.meta["fact"]
-    more = _names(fact.operands[0]) if fact.collects else set[str]()
-    return {str(node.meta["origin"])} | more
 
 
 def _leaves(value: Value) -> None:
@@ -282,11 +219,3 @@ def _leaves(value: Value) -> None:
     )
     if how:
         raise Illegal(f"hands on {value.name}, which is {how}")
-
-
-def _named(node: torch.fx.Node) -> str:
-    """A node of the program and its operator, for an error."""
-    if node.op == "output":
-        return "the output"
-    operator_of = node.target if isinstance(node.target, torch._ops.OpOverload | str) else node.target.__name__
-    return f"{node.name} ({operator_of})"
