@@ -12,7 +12,7 @@ from ..axes.layout import Cuts
 from ..errors import UnsoundPlanError
 from .backward import Backward, Price
 from .calls import Together, calls, seconds_of
-from .certificate.values import Contract
+from .certificate.values import Contract, Mesh
 from .conjugate import place_backward
 from .flow import flow
 from .prepare import regroup_sums, split_biases, taken_apart
@@ -59,7 +59,7 @@ def place(
     Results whose numbers are in `unread` leave the unit as slices, to be gathered if they are read after all; with `keep`
     all others do too, as distributed tensors. What is handed on from unit to unit is cut over its positions on so many ranks
     as `sequence` says.
-    Raises UnsoundPlanError if a cut axis must be whole.
+    Raises UnsoundPlanError if a cut axis must be whole, PlacementError if the mesh factors do not nest.
     """
 
     def placed(delayed: frozenset[str]) -> Placement:
@@ -73,6 +73,7 @@ def place(
         conjugates = place_backward(typed, final, price) if backward else Backward()
         return Placement(typed, final, conjugates, backward, calls(typed, final, conjugates, None, price))
 
+    Mesh(Contract(cuts))
     best = _cheapest(placed, lambda found: seconds_of(found.typed, found.flow, found.calls, price))
     if not sequence:
         return best

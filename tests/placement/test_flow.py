@@ -14,7 +14,7 @@ from torch import nn
 import autotp
 from autotp.axes.layout import Cut, Factor
 from autotp.axes.term import Axis, axes_of
-from autotp.errors import UnsoundPlanError
+from autotp.errors import PlacementError, UnsoundPlanError
 from autotp.huggingface.examples import examples_for
 from autotp.placement.backward import Price, Values
 from autotp.placement.place import Placement, place
@@ -302,6 +302,15 @@ def test_two_axes_of_one_weight_over_the_same_ranks_are_refused() -> None:
     """The ranks would hold the blocks of a diagonal."""
     with pytest.raises(UnsoundPlanError, match=r"up_weight \(up\.weight\) would be cut twice over the same ranks"):
         placed(Mlp(), UP, ("up.weight", 1, 0))
+
+
+def test_mesh_factors_that_do_not_nest_are_refused() -> None:
+    problem = problem_of(Parallel())
+    dims = problem.parameters()
+    factors = {"one.up.weight": Factor(2, 1), "other.up.weight": Factor(3, 1)}
+    cuts = {next(axes_of(dims[name][0])): Cut((factor,), INNER) for name, factor in factors.items()}
+    with pytest.raises(PlacementError, match=r"mesh factors 2@1, 3@1 do not nest"):
+        place(problem.graph, problem.typing, cuts, per_call)
 
 
 class Added(nn.Module):

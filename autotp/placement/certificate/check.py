@@ -18,7 +18,7 @@ from ...errors import PlacementError
 from ..transition import VIEWS, Transition
 from ..typed import gives_gradient, is_parameter
 from .operators import Operator
-from .program import check_name, factors_of, operands_of, shared_memory, title_of, work_of, written_results
+from .program import check_name, factors_of, operands_of, shared_memory, title_of, work_of
 from .transitions import BACKWARD, FORWARD, Step
 from .values import NONE, Contract, Gradient, Illegal, Mesh, Value, text
 
@@ -55,7 +55,7 @@ class _Checker:
         self.operators: dict[torch.fx.Node, tuple[Operator, list[torch.fx.Node | None]]] = {}
         self.arriving: dict[torch.fx.Node, list[tuple[torch.fx.Node, Gradient]]] = {}
         self.recording = True
-        self.memory, self.written = shared_memory(graph), written_results(graph)
+        self.memory = shared_memory(graph)
         # How often memory was written so far, and when what was copied from it was copied.
         self.writes: Counter[torch.fx.Node] = Counter()
         self.copied: dict[torch.fx.Node, tuple[torch.fx.Node, int]] = {}
@@ -91,7 +91,7 @@ class _Checker:
                 raise Illegal(f"reads {source.name}, which was copied before its memory was written")
         if "writes" in node.meta:
             self.writes[self.memory[node]] += 1
-        elif "collective" in node.meta and node not in self.written:
+        elif "collective" in node.meta and node not in self.memory:
             for source in node.all_input_nodes:
                 if source in self.copied:
                     self.copied[node] = self.copied[source]
@@ -140,7 +140,7 @@ class _Checker:
         self.known[name] = value
         self._set(node, value)
         if value.wants and "writes" in node.meta:
-            for shared in node.meta["writes"]:
+            for shared in [each for each, own in self.memory.items() if own is self.memory[node]]:
                 if shared in self.found.values:
                     self._set(shared, replace(self.found.values[shared], wants=True))
 

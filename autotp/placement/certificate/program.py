@@ -19,23 +19,21 @@ from .values import Illegal, Value
 def shared_memory(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.fx.Node]:
     """For what is in memory that is written, one node that stands for all in that memory."""
     found: dict[torch.fx.Node, torch.fx.Node] = {}
-    for node in graph.nodes:
-        together = {node, *node.meta["writes"]} if "writes" in node.meta else set()
+    for node in [node for node in graph.nodes if "writes" in node.meta]:
+        together = {node, *node.meta["writes"], *_written_through(node)}
         for other in {found.get(each, each) for each in together}:
             found |= {each: node for each, own in found.items() if own is other}
         found |= dict.fromkeys(together, node)
     return found
 
 
-def written_results(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+def _written_through(writer: torch.fx.Node) -> Iterator[torch.fx.Node]:
     """The nodes between values whose results are written into, by way of views perhaps: they are that memory, and no copy."""
-    found: set[torch.fx.Node] = set()
-    for writer in [node for node in graph.nodes if "writes" in node.meta]:
-        node = writer.args[0]
-        while isinstance(node, torch.fx.Node) and ("collective" in node.meta or node in writer.meta["writes"]):
-            found |= {node} if "collective" in node.meta else set()
-            node = node.args[0] if node.args else None
-    return found
+    node = writer.args[0]
+    while isinstance(node, torch.fx.Node) and ("collective" in node.meta or node in writer.meta["writes"]):
+        if "collective" in node.meta:
+            yield node
+        node = node.args[0] if node.args else None
 
 
 def work_of(node: torch.fx.Node) -> tuple[torch.fx.Node, Transition, list[torch.fx.Node]]:

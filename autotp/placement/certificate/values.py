@@ -81,9 +81,12 @@ class Gradient:
 
 
 class Mesh:
-    """The mesh factors of a program, as factors that none of them splits, and which axis is cut over which."""
+    """The mesh factors of a program, as factors that none of them splits, and which axis is cut over which.
 
-    def __init__(self, contract: Contract, more: Iterable[Factors]) -> None:
+    Raises PlacementError if there are no such factors.
+    """
+
+    def __init__(self, contract: Contract, more: Iterable[Factors] = ()) -> None:
         over = [cut.over for cut in contract.cuts.values()] + [contract.everywhere, *more]
         self.bounds = sorted({bound for each in over for f in each for bound in (f.stride, f.stride * f.size)})
         self._known: dict[Factors, frozenset[Factor]] = {}
