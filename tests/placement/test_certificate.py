@@ -19,6 +19,7 @@ from autotp.placement.transition import DOES, Joined
 from autotp.rewrite.build import build
 from tests.placement.by_hand import EVERYWHERE, TWO_BY_TWO, Hand
 from tests.placement.mutants import transitions as transitions_in
+from tests.placement.test_calls import Two, cut, latency, normalised
 from tests.placement.test_flow import HIDDEN, SLOPES, UP, Added, Mlp, PerHead, X, placed
 from tests.placement.test_routed import NUMBERS, ROWS, Only
 from tests.placement.test_sequence import placed as placed_on_positions
@@ -462,8 +463,6 @@ def test_positions(does: str, change: Callable[[torch.fx.Node], None], message: 
 
 
 def joined() -> tuple[torch.fx.Graph, Placement, list[torch.fx.Node]]:
-    from tests.placement.test_calls import Two, cut, latency, normalised
-
     placement = cut(Two(normalised, normalised), latency)
     graph = build(placement, {}, "two").graph
     parts = [node for node in graph.nodes if getattr(node.meta.get("collective"), "number", None) is not None]

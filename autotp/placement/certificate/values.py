@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from ...axes.layout import Cuts, Factor, Factors
 from ...axes.term import Axis, Dims, Sum, Term, axes_of_dims, resolve
@@ -21,6 +22,8 @@ from ...errors import PlacementError
 from ..routed import Routed
 
 NONE: frozenset[Factor] = frozenset()
+# The factors over which all of something is cut, and those over which some of it is.
+_Reach: TypeAlias = tuple[frozenset[Factor], frozenset[Factor]]
 
 
 class Illegal(Exception):
@@ -128,39 +131,31 @@ class Mesh:
     def settled(self, value: Value) -> Value:
         """A value with what follows from its axes and rows. Raises Illegal if the same ranks cut it twice."""
         rows = NONE if value.routed is None else self.axes[value.routed.routing.choice]
-        if not value.axes:
-            found = replace(value, slices=NONE, uneven=NONE, rows=rows)
-            return _cut_once(found, [*value.partial, *rows])
-        pairs = [self._cut_of_dims(dims, value.axes) for dims in value.outputs] or [(NONE, NONE)]
-        everywhere = pairs[0][0].intersection(*(pair[0] for pair in pairs))
-        somewhere = NONE.union(*(pair[1] for pair in pairs))
-        found = replace(value, slices=everywhere, uneven=somewhere - everywhere, rows=rows)
-        return _cut_once(found, [*somewhere, *value.partial, *rows])
+        everywhere, somewhere = NONE, NONE
+        if value.axes:
+            each = [self._together([self._cut_of(term, value.axes) for term in dims]) for dims in value.outputs]
+            everywhere, somewhere = _side_by_side(each)
+        _once([*somewhere, *value.partial, *rows])
+        return replace(value, slices=everywhere, uneven=somewhere - everywhere, rows=rows)
 
-    def _cut_of_dims(self, dims: Dims, axes: frozenset[Axis]) -> tuple[frozenset[Factor], frozenset[Factor]]:
-        return self._together([self._cut_of(term, axes) for term in dims])
-
-    def _cut_of(self, term: Term, axes: frozenset[Axis]) -> tuple[frozenset[Factor], frozenset[Factor]]:
-        """The factors over which all of a dim is cut, and those over which some of it is."""
+    def _cut_of(self, term: Term, axes: frozenset[Axis]) -> _Reach:
         term = resolve(term)
         if isinstance(term, Axis):
             own = self.axes[term] if term in axes else NONE
             return own, own
         parts = [self._cut_of(part, axes) for part in term.parts]
-        if isinstance(term, Sum):
-            return parts[0][0].intersection(*(p[0] for p in parts)), NONE.union(*(p[1] for p in parts))
-        return self._together(parts)
+        return _side_by_side(parts) if isinstance(term, Sum) else self._together(parts)
 
-    def _together(
-        self, parts: list[tuple[frozenset[Factor], frozenset[Factor]]]
-    ) -> tuple[frozenset[Factor], frozenset[Factor]]:
+    @staticmethod
+    def _together(parts: list[_Reach]) -> _Reach:
+        """What is cut along several terms at once: each element is."""
         _once([factor for _, somewhere in parts for factor in somewhere])
-        return NONE.union(*(p[0] for p in parts)), NONE.union(*(p[1] for p in parts))
+        return NONE.union(*(part[0] for part in parts)), NONE.union(*(part[1] for part in parts))
 
 
-def _cut_once(value: Value, used: list[Factor]) -> Value:
-    _once(used)
-    return value
+def _side_by_side(parts: list[_Reach]) -> _Reach:
+    """What is cut along one of several terms: each element along its own."""
+    return parts[0][0].intersection(*(part[0] for part in parts)), NONE.union(*(part[1] for part in parts))
 
 
 def _once(used: list[Factor]) -> None:
