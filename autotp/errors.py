@@ -33,7 +33,7 @@ class UnsoundPlanError(PlanError):
 
 
 class PlacementError(AutotpError):
-    """The verifier found a value used in a state its operator does not allow."""
+    """A program's certificate is not valid: a value is used in a state that its operator does not allow. It is not run."""
 
 
 class CheckpointError(AutotpError):

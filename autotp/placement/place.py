@@ -9,28 +9,38 @@ import torch
 
 from ..axes.facts import Typing
 from ..axes.layout import Cuts
+from ..errors import UnsoundPlanError
 from .backward import Backward, Price
 from .calls import Together, calls, seconds_of
+from .certificate.values import Contract, Mesh
 from .conjugate import place_backward
 from .flow import flow
 from .prepare import regroup_sums, split_biases, taken_apart
 from .sequence import SequenceCut, place_sequence
 from .state import Flow
 from .typed import TypedGraph
-from .verify import check_pins, verify
 
 
 @dataclass(frozen=True)
 class Placement:
-    """A graph, where its collectives go and which of them are one call; what of it is cut over positions, or why nothing is
-    though it should be."""
+    """A graph, where its collectives go and which of them are one call; whether a backward may follow; what of it is cut over
+    positions, or why nothing is though it should be."""
 
     typed: TypedGraph
     flow: Flow
     backward: Backward
+    gradients: bool = True
     calls: tuple[Together, ...] = ()
     sequence: SequenceCut | None = None
     left_whole: str = ""
+
+    @property
+    def contract(self) -> Contract:
+        """What a program made from it is to be, whatever stands in it."""
+        cut, cuts = self.sequence, self.flow.cuts
+        if cut is None:
+            return Contract(cuts, backward=self.gradients)
+        return Contract(cuts, str(cut.source.target), cut.axis, cut.over, self.gradients)
 
 
 def place(
@@ -49,21 +59,21 @@ def place(
     Results whose numbers are in `unread` leave the unit as slices, to be gathered if they are read after all; with `keep`
     all others do too, as distributed tensors. What is handed on from unit to unit is cut over its positions on so many ranks
     as `sequence` says.
-    Raises UnsoundPlanError if a cut axis must be whole, PlacementError if the verifier finds a flaw.
+    Raises UnsoundPlanError if a cut axis must be whole, PlacementError if the mesh factors do not nest.
     """
 
     def placed(delayed: frozenset[str]) -> Placement:
         typed = TypedGraph.copy_of(graph, typing)
-        check_pins(typed, cuts)
+        _check_pins(cuts)
         split_biases(typed, cuts)
         first = flow(typed, cuts, unread, keep=keep, delayed=delayed)
         if regroup_sums(typed, frozenset(node for node, over in first.partial.items() if over)):
             first = flow(typed, cuts, unread, keep=keep, delayed=delayed)
         final = flow(typed, cuts, unread, keep=keep, early=taken_apart(typed, first), delayed=delayed)
-        verify(typed, final)
         conjugates = place_backward(typed, final, price) if backward else Backward()
-        return Placement(typed, final, conjugates, calls(typed, final, conjugates, None, price))
+        return Placement(typed, final, conjugates, backward, calls(typed, final, conjugates, None, price))
 
+    Mesh(Contract(cuts))
     best = _cheapest(placed, lambda found: seconds_of(found.typed, found.flow, found.calls, price))
     if not sequence:
         return best
@@ -71,6 +81,13 @@ def place(
     if isinstance(found, str):
         return replace(best, left_whole=found)
     return replace(best, sequence=found, calls=calls(best.typed, best.flow, best.backward, found, price))
+
+
+def _check_pins(cuts: Cuts) -> None:
+    """No cut axis is pinned. Raises UnsoundPlanError naming the operator that needs it whole."""
+    for axis in cuts:
+        if axis.pins:
+            raise UnsoundPlanError(f"an axis of {axis.size} is cut but must be whole at {axis.pins[0]}")
 
 
 # With more products than this, only all of them or none wait: every trial is a placement of its own.

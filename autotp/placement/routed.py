@@ -59,7 +59,8 @@ def row_by_row(node: torch.fx.Node, fact: Fact, routing: Routing) -> int | None:
     """The dim of a node's result that has the rows, if the node computes each of them by itself, from the same row of its
     operands."""
     rows = set(routing.rows)
-    pinned = any(pin.node == node.name for axis in rows for pin in axis.pins)
+    name = node.meta.get("origin", node.name)
+    pinned = any(pin.node == name for axis in rows for pin in axis.pins)
     if not rows or pinned or "opaque" in node.meta or rows & axes_of_dims(fact.contracts):
         return None
     value = node.meta["val"]

@@ -104,19 +104,19 @@ def needs_gradient(typed: TypedGraph) -> frozenset[torch.fx.Node]:
             enabled = bool(node.args[0])
         if node not in typed.facts:
             continue
-        value = node.meta["val"]
+        fact = typed.facts[node]
         if not enabled and "writes" in node.meta and node.args[0] in reached:  # what it writes into keeps its gradient
             reached.add(node)
         if node.meta.get("gradient") or (
-            enabled
-            and typed.facts[node].gradient != "none"
-            and _differentiable(value)
-            and any(operand in reached for operand in typed.facts[node].operands)
+            enabled and gives_gradient(node, fact) and any(operand in reached for operand in fact.operands)
         ):  # an input, a parameter, or a value read from an object
             reached.update((node, *(shared for shared in node.meta.get("writes", ()) if shared in typed.facts)))
     return frozenset(reached)
 
 
-def _differentiable(value: object) -> bool:
+def gives_gradient(node: torch.fx.Node, fact: Fact) -> bool:
+    """Returns if a gradient of an operator's result gives one of what it reads."""
+    value = node.meta["val"]
     values = value if isinstance(value, (list, tuple)) else [value]
-    return any(isinstance(v, torch.Tensor) and (v.is_floating_point() or v.is_complex()) for v in values)
+    numbers = any(isinstance(v, torch.Tensor) and (v.is_floating_point() or v.is_complex()) for v in values)
+    return numbers and fact.gradient != "none"

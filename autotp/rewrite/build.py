@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from ..axes.layout import Factors, Layout
 from ..errors import TraceError
+from ..placement.certificate.check import certify
 from ..placement.place import Placement
 from .direct import directly
 from .draws import draw_apart
@@ -63,11 +64,14 @@ def build(
     graph = placement.typed.graph
     for node in graph.nodes:
         node.meta.setdefault("origin", node.name)
+    for node, fact in placement.typed.facts.items():
+        node.meta["fact"] = fact
     layouts = parameter_layouts(placement)
     first = next(iter(graph.nodes))
     with graph.inserting_before(first):
         ranks = graph.placeholder("ranks")
     insert_collectives(placement, ranks)
+    certify(graph, placement.contract)
     localise(placement)
     expect_local_shapes(placement)
     pass_gradients(placement)
@@ -81,7 +85,8 @@ def build(
     graph.eliminate_dead_code(is_impure_node=_must_stay)
     _check_constants(graph, values)
     graph.lint()
-    code, run = _compile(directly(graph), name)
+    certify(graph, placement.contract)
+    code, run = compile_graph(directly(graph), name)
     cut = placement.sequence.number if placement.sequence is not None else None
     return Program(graph, code, run, values, layouts, cut)
 
@@ -134,7 +139,7 @@ def _inputs_first(graph: torch.fx.Graph) -> None:
 _count = 0
 
 
-def _compile(graph: torch.fx.Graph, name: str) -> tuple[str, Callable[..., Any]]:
+def compile_graph(graph: torch.fx.Graph, name: str) -> tuple[str, Callable[..., Any]]:
     global _count
     _count += 1
     generated = graph.python_code("self")

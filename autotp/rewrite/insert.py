@@ -1,28 +1,24 @@
 """Pass: put the collectives of a placement into its graph.
 
-Legal because every edge reads what the placement says it reads, and the verifier has accepted the placement. Collectives
-are Python functions of the value and the ranks; what they are about is in `meta["collective"]`, the cut axes of which
-their result is a slice in `meta["held"]`.
+Legal because every edge reads what the placement says it reads, which the certificate then judges by the nodes alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from ..axes.layout import Factors, ordered
+from ..axes.layout import ordered
 from ..axes.operators.collect import collect
 from ..placement.backward import Version
 from ..placement.calls import Sent
 from ..placement.place import Placement
 from ..placement.state import Flow
 from ..placement.typed import is_of_parameters
-from ..runtime.together import Place
 from .join import join_calls
 from .positions import Positions
-from .transitions import Inserted, Transitions
+from .transitions import Transitions
 
 
 def insert_collectives(placement: Placement, ranks: torch.fx.Node) -> None:
@@ -35,7 +31,7 @@ class _Inserter:
         self.placement, self.ranks = placement, ranks
         self.graph = placement.typed.graph
         self.transitions = Transitions(placement, ranks)
-        self.sent: dict[Sent, tuple[torch.fx.Node, Place | None]] = {}
+        self.sent: dict[Sent, torch.fx.Node] = {}
         self.edges = [
             (consumer, operand)
             for consumer in self.graph.nodes
@@ -48,7 +44,7 @@ class _Inserter:
             (consumer, enter.node): enter for enter in placement.backward.enters for consumer in enter.consumers
         }
         cut = placement.sequence
-        self.positions = None if cut is None else Positions(placement, cut, self._make_on_positions, self.entered)
+        self.positions = None if cut is None else Positions(placement, cut, self.transitions.make, self.entered)
 
     def run(self) -> None:
         flow, replaced = self.placement.flow, dict[tuple[torch.fx.Node, torch.fx.Node], torch.fx.Node]()
@@ -107,36 +103,20 @@ class _Inserter:
                 self._note("all_reduce", "backward", cut.sums[operand], (operand, False), frozenset(cut.over), value)
         return self.positions.shut(value) if consumer.op == "output" else value
 
-    def _make_on_positions(
-        self,
-        key: Any,
-        value: torch.fx.Node,
-        function: Callable[..., Any],
-        kind: str,
-        phase: str,
-        over: Factors,
-        *more: torch.fx.Node,
-    ) -> torch.fx.Node:
-        cut = self.placement.sequence
-        assert cut is not None
-        node = self.transitions.make(key, value, function, Inserted(kind, phase, "activation", over))
-        node.args = (value, self.ranks, *more)
-        node.meta["held"] = frozenset() if kind in ("gather_positions", "leave") else frozenset([cut.axis])
-        return node
-
     def _note(
         self, kind: str, phase: str, of: str, version: Version, over: frozenset[Any], node: torch.fx.Node
     ) -> None:
         """Note which node sends what the placement says is sent."""
-        self.sent[Sent(kind, phase, of, version, over)] = node, None
+        self.sent[Sent(kind, phase, of, version, over)] = node
 
     def _collect(self, node: torch.fx.Node, summed: frozenset[Any]) -> None:
-        """A marker becomes a gather, or nothing where its operand is whole."""
+        """A marker becomes a gather, which stands for it, or nothing where its operand is whole."""
         (value,) = self.placement.typed.facts[node].operands
         source = node.args[0]
         assert isinstance(source, torch.fx.Node)
         for dim, layout, over in self.transitions.cut_dims(value, self.placement.flow.held[value]):
             source = self.transitions.gather_dim(source, dim, layout, over, ordered(summed & frozenset(over)))
-            sent = Sent("all_gather", "forward", "activation", (node, False), frozenset(over), summed)
-            self.sent[sent] = source, (dim, layout)
+            self.sent[Sent("all_gather", "forward", "activation", (node, False), frozenset(over), summed)] = source
+        if source is not node.args[0]:
+            source.meta |= {"fact": node.meta["fact"], "marks": node.meta["origin"]}
         node.replace_all_uses_with(source)

@@ -7,75 +7,43 @@ call; those that must keep an order among each other do.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import networkx as nx
 import torch
 
-from ..axes.layout import ordered
 from ..errors import PlacementError
 from ..placement.calls import Sent, Together, keeps_order
-from ..runtime import together
-from ..runtime.together import Place
-
-# An inserted collective; of a gather, where.
-Inserted: TypeAlias = tuple[torch.fx.Node, Place | None]
+from ..placement.transition import Joined
+from .functions import function_of
 
 
 def join_calls(
     graph: torch.fx.Graph,
     calls: Sequence[Together],
-    inserted: Mapping[Sent, Inserted],
+    inserted: Mapping[Sent, torch.fx.Node],
     ranks: torch.fx.Node,
 ) -> None:
     """Let one call give the results of all collectives that go together. A collective's node stays where it is read, and hands
     on its part of the results; its first argument is still the value that it is about."""
     joined = [call for call in calls if len(call) > 1]
     for call in joined:
-        _join(graph, call, [inserted[sent] for sent in call], ranks)
+        _join(graph, [inserted[sent] for sent in call], ranks)
     if joined:
         _put_in_order(graph)
 
 
-def _join(graph: torch.fx.Graph, call: Together, inserted: Sequence[Inserted], ranks: torch.fx.Node) -> None:
-    nodes = [node for node, _ in inserted]
+def _join(graph: torch.fx.Graph, nodes: Sequence[torch.fx.Node], ranks: torch.fx.Node) -> None:
+    record = Joined(tuple(node.meta["collective"] for node in nodes))
     with graph.inserting_before(nodes[0]):
-        function = _function(call[0], [place for _, place in inserted])
-        results = graph.call_function(function, (tuple(node.args[0] for node in nodes), ranks))
-    results.meta = {"collective": nodes[0].meta["collective"]}
+        results = graph.call_function(function_of(record), (tuple(node.args[0] for node in nodes), ranks))
+    results.meta = {"collective": record}
     for number, node in enumerate(nodes):
-        node.target, node.args = _part(number), (node.args[0], results)
-        node.meta["together"] = tuple(other for other in nodes if other is not node)
-
-
-def _function(sent: Sent, places: Sequence[Place | None]) -> Callable[..., Any]:
-    over = ordered(sent.over)
-    if sent.kind == "all_gather":
-        summed = bool(sent.scattered)
-
-        def gather_together(values: Any, ranks: Any) -> Any:
-            return together.gather_together(values, ranks, over, places, summed)  # type: ignore[arg-type]
-
-        return gather_together
-    if sent.phase == "backward":
-
-        def enter_together(values: Any, ranks: Any) -> Any:
-            return together.enter_together(values, ranks, over, sent.of)
-
-        return enter_together
-
-    def reduce_together(values: Any, ranks: Any) -> Any:
-        return together.reduce_together(values, ranks, over)
-
-    return reduce_together
-
-
-def _part(number: int) -> Callable[..., Any]:
-    def part(value: Any, results: Any) -> Any:
-        return results[number]
-
-    return part
+        part = replace(node.meta["collective"], number=number)
+        node.target, node.args = function_of(part), (node.args[0], results)
+        node.meta |= {"collective": part, "together": tuple(other for other in nodes if other is not node)}
 
 
 def _put_in_order(graph: torch.fx.Graph) -> None:

@@ -168,7 +168,8 @@ class _Localiser:
         users = list(node.users)
         with self.graph.inserting_after(node):
             scaled = self.graph.call_function(aten.div.Tensor, (node, count))
-        scaled.meta = {**node.meta, "made": "a mean over a slice is its sum, divided by the whole count"}
+        why = "a mean over a slice is its sum, divided by the whole count"
+        scaled.meta = {**{key: own for key, own in node.meta.items() if key != "fact"}, "made": why}
         for user in users:
             user.replace_input_with(node, scaled)
 

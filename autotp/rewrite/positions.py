@@ -7,18 +7,19 @@ whole: gathered before it, with this rank's positions of its gradient, or of the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import replace
 
 import torch
 
-from ..axes.layout import Factors, ordered
+from ..axes.layout import Factors, Leaf, ordered
 from ..placement.backward import Enter, Version
 from ..placement.place import Placement
 from ..placement.sequence import SequenceCut
 from ..placement.state import Use
-from ..runtime import collectives, sequence
+from ..placement.transition import Transition
+from ..runtime import sequence
 
-# Makes a node: its key, the value it is made from, the function, kind and phase, over which ranks, further arguments.
+# Makes a node: its key, the value it is made from, what it does, what else it reads.
 Make = Callable[..., torch.fx.Node]
 
 
@@ -51,22 +52,13 @@ class Positions:
 
     def sliced(self, operand: torch.fx.Node, value: torch.fx.Node) -> torch.fx.Node:
         """A whole value as a consumer that computes on positions reads it."""
-        dim = self.cut.dim(self.facts[operand].dims)
-        if dim is None:
+        if self.cut.dim(self.facts[operand].dims) is None:
             return value
-
-        def take_positions(value: torch.Tensor, ranks: Any) -> torch.Tensor:
-            return sequence.take_positions(value, ranks, dim)
-
-        return self.make((value, "take_positions"), value, take_positions, "take_positions", "forward", self.cut.over)
+        return self.make((value, "take_positions"), value, self._along(operand, "take_positions"))
 
     def shut(self, value: torch.fx.Node) -> torch.fx.Node:
         """What the unit hands on."""
-
-        def shut(value: torch.Tensor, ranks: Any, source: torch.Tensor) -> torch.Tensor:
-            return sequence.shut(value, ranks, source.shape[sequence.DIM])
-
-        return self.make((value, "shut"), value, shut, "shut", "forward", self.cut.over, self.cut.source)
+        return self.make((value, "shut"), value, Transition("shut", self.cut.over), others=(self.cut.source,))
 
     def reads_length(self, size: torch.fx.Node, operand: torch.fx.Node) -> bool:
         """Returns if a node reads a size off a cut value. The number of positions is that of the whole, which the value that the
@@ -82,37 +74,21 @@ class Positions:
     def _local(self, version: Version) -> torch.fx.Node:
         operand, reduced = version
         if reduced:
-            return self._scattered(operand)
+            return self.make((operand, "scatter_sum"), operand, self._along(operand, "scatter_sum"))
         if operand is not self.cut.source:
             return operand
-
-        def opened(value: torch.Tensor, ranks: Any) -> torch.Tensor:
-            return sequence.opened(value)
-
-        return self.make((operand, "opened"), operand, opened, "opened", "forward", self.cut.over)
-
-    def _scattered(self, operand: torch.fx.Node) -> torch.fx.Node:
-        dim = self.cut.dim(self.facts[operand].dims)
-        assert dim is not None
-
-        def scatter_sum(value: torch.Tensor, ranks: Any) -> torch.Tensor:
-            return sequence.scatter_sum(value, ranks, dim)
-
-        return self.make((operand, "scatter_sum"), operand, scatter_sum, "reduce_scatter", "forward", self.cut.over)
+        return self.make((operand, "opened"), operand, Transition("opened", self.cut.over))
 
     def _gathered(self, version: Version, value: torch.fx.Node) -> torch.fx.Node:
-        dim, summed = self.cut.dim(self.facts[version[0]].dims), ordered(self.cut.gathers[version])
-        again = version in self.cut.again
+        summed, again = ordered(self.cut.gathers[version]), version in self.cut.again
+        record = replace(self._along(version[0], "gather_positions"), summed=summed, again=again)
+        return self.make((value, "gather_positions"), value, record, others=(self.cut.source,))
+
+    def _along(self, operand: torch.fx.Node, does: str) -> Transition:
+        """What is done along the positions of a value."""
+        dim, over = self.cut.dim(self.facts[operand].dims), self.cut.over
         assert dim is not None
-
-        def gather_positions(value: torch.Tensor, ranks: Any, source: torch.Tensor) -> torch.Tensor:
-            return sequence.gather_positions(value, ranks, dim, source.shape[sequence.DIM], summed, again=again)
-
-        key = (value, "gather_positions")
-        return self.make(key, value, gather_positions, "gather_positions", "forward", self.cut.over, self.cut.source)
+        return Transition(does, over, dims=((dim, Leaf(self.cut.axis.size), over),))
 
     def _counted_once(self, value: torch.fx.Node, over: Factors) -> torch.fx.Node:
-        def leave(value: torch.Tensor, ranks: Any) -> torch.Tensor:
-            return collectives.leave(value, ranks, over)
-
-        return self.make((value, over, "leave"), value, leave, "leave", "backward", over)
+        return self.make((value, over, "leave"), value, Transition("leave", over))

@@ -19,8 +19,8 @@ MSG_NOT_PLACED = "no placement is known for {unit} under the plan's layouts ({er
 
 
 def accept(plan: Plan, found: Survey, rules: tuple[Path, ...] = ()) -> Plan:
-    """Prove that a plan of a surveyed model's parameters is sound: every unit that it cuts is placed, forward and backward, and
-    the verifier of placements finds no flaw. Returns it with the collectives that its layouts need.
+    """Prove that a plan of a surveyed model's parameters is sound: every unit that it cuts is placed, forward and backward.
+    Returns it with the collectives that its layouts need.
 
     Raises PlanError if the plan has other units than the model, UnsoundPlanError or PlacementError if it is unsound.
     """

@@ -1,10 +1,10 @@
-"""Placement on small modules: where partial sums go, what is sliced and when, what is refused; the verifier's rows."""
+"""Placement on small modules: where partial sums go, what is sliced and when, what is refused."""
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable, Collection
-from dataclasses import replace
+from collections.abc import Callable
 from typing import TypeAlias
 
 import pytest
@@ -18,11 +18,12 @@ from autotp.errors import PlacementError, UnsoundPlanError
 from autotp.huggingface.examples import examples_for
 from autotp.placement.backward import Price, Values
 from autotp.placement.place import Placement, place
-from autotp.placement.state import Flow, Use
-from autotp.placement.typed import TypedGraph
-from autotp.placement.verify import ROWS, verify
 from autotp.planner.choose import UnitProblem
 from autotp.planner.survey import survey
+from autotp.rewrite.build import build
+from autotp.runtime.ranks import Ranks
+from autotp.runtime.simulate import simulate
+from autotp.runtime.slices import take
 
 HIDDEN, INNER, HEADS = 16, 24, 4
 X = torch.randn(2, 3, HIDDEN)
@@ -303,6 +304,15 @@ def test_two_axes_of_one_weight_over_the_same_ranks_are_refused() -> None:
         placed(Mlp(), UP, ("up.weight", 1, 0))
 
 
+def test_mesh_factors_that_do_not_nest_are_refused() -> None:
+    problem = problem_of(Parallel())
+    dims = problem.parameters()
+    factors = {"one.up.weight": Factor(2, 1), "other.up.weight": Factor(3, 1)}
+    cuts = {next(axes_of(dims[name][0])): Cut((factor,), INNER) for name, factor in factors.items()}
+    with pytest.raises(PlacementError, match=r"mesh factors 2@1, 3@1 do not nest"):
+        place(problem.graph, problem.typing, cuts, per_call)
+
+
 class Added(nn.Module):
     """A product that adds its bias in the same step."""
 
@@ -375,77 +385,7 @@ def test_what_must_stay_whole_is_not_cut() -> None:
         placed(Between(lambda y: y.softmax(-1), INNER), UP)
 
 
-# -- the verifier --------------------------------------------------------------------------------------------------
-
-
-class Residual(Mlp):
-    """The reduced value is read twice."""
-
-    def after(self, z: torch.Tensor) -> torch.Tensor:
-        return z.relu() + z.tanh()
-
-
-@pytest.fixture
-def placement() -> Placement:
-    found = placed(Residual(), UP)
-    verify(found.typed, found.flow)
-    return found
-
-
-def broken_rows(typed: TypedGraph, flow: Flow) -> Collection[str]:
-    return {row.__name__ for row in ROWS for node in typed.facts if row(typed, flow, node)}
-
-
-def test_a_dropped_reduction_is_found(placement: Placement) -> None:
-    flow, total = placement.flow, node_of(placement, "linear_1")
-    del flow.uses[node_of(placement, "tanh"), total]
-    assert broken_rows(placement.typed, flow) == {"_partials_are_linear"}
-    with pytest.raises(PlacementError, match=r"^tanh \(aten\.tanh\.default\) reads a partial sum over 2@1"):
-        verify(placement.typed, flow)
-
-
-def test_a_slice_taken_for_a_whole_value_is_found(placement: Placement) -> None:
-    flow = placement.flow
-    flow.held[node_of(placement, "relu")] = frozenset()
-    assert broken_rows(placement.typed, flow) == {"_operands_agree"}
-    with pytest.raises(PlacementError, match=r"^linear_1 .* both slices and whole values along an axis of 24"):
-        verify(placement.typed, flow)
-
-
-def test_a_slice_not_taken_is_found() -> None:
-    found = placed(PerHead(), ("up.weight", 0, 0), inputs=(X, SLOPES))
-    edge = (node_of(found, "mul_1"), node_of(found, "unsqueeze"))
-    found.flow.uses[edge] = replace(found.flow.uses[edge], take=frozenset())
-    assert broken_rows(found.typed, found.flow) == {"_operands_agree"}
-    with pytest.raises(PlacementError, match=r"^mul_1 .* both slices and whole values along an axis of 4"):
-        verify(found.typed, found.flow)
-
-
-def test_a_sum_over_slices_taken_for_the_whole_sum_is_found(placement: Placement) -> None:
-    flow = placement.flow
-    flow.partial[node_of(placement, "linear_1")] = frozenset()
-    assert "_contractions_are_partial" in broken_rows(placement.typed, flow)
-    with pytest.raises(PlacementError, match=r"^linear_1 .* result is not marked partial over"):
-        verify(placement.typed, flow)
-
-
-def test_two_ways_to_reduce_a_value_are_found(placement: Placement) -> None:
-    flow, total = placement.flow, node_of(placement, "linear_1")
-    flow.uses[node_of(placement, "tanh"), total] = Use(reduce=frozenset({OVER, Factor(2, 2)}))
-    assert broken_rows(placement.typed, flow) == {"_one_reduction"}
-    with pytest.raises(PlacementError, match=r"^linear_1 .* is reduced in two different ways"):
-        verify(placement.typed, flow)
-
-
-def test_every_row_is_broken_by_some_test_here() -> None:
-    assert {row.__name__ for row in ROWS} == {
-        "_operands_agree",
-        "_partials_are_linear",
-        "_contractions_are_partial",
-        "_one_reduction",
-        "_rows_stay_apart",  # in test_routed.py
-        "_picked_parts_are_routed",
-    }
+# -- the graph -----------------------------------------------------------------------------------------------------
 
 
 def test_a_cut_names_axes_of_the_graph() -> None:
@@ -458,3 +398,43 @@ def test_a_cut_names_axes_of_the_graph() -> None:
     for _ in range(2):
         place(problem.graph, problem.typing, {axis: Cut((OVER,), INNER)}, lambda *_: 1.0)
     assert str(problem.graph) == before
+
+
+# -- parameters of several segments --------------------------------------------------------------------------------
+
+
+class Segments(nn.Module):
+    """One projection of q, k and z: k has no repeats, and z not even groups."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkz, self.out = nn.Linear(HIDDEN, 16 + 8 + 4, bias=False), nn.Linear(16, HIDDEN, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, z = self.qkz(x).split([16, 8, 4], -1)
+        heads = q.unflatten(-1, (2, 2, 4)) * k.unflatten(-1, (2, 1, 4)) * z.tanh().sum(-1)[..., None, None, None]
+        return self.out((heads * heads.softmax(-1)).flatten(2))
+
+
+def test_each_segment_s_gradient_is_summed_over_the_ranks_that_have_it_alike() -> None:
+    module, over = Segments(), (Factor(2, 2), Factor(2, 1))
+    problem = problem_of(module)
+    groups, repeats = list(axes_of(problem.parameters()["qkz.weight"][0]))[:2]
+    cuts = {axis: Cut((factor,), 2) for axis, factor in zip((groups, repeats), over, strict=True)}
+    program = build(place(problem.graph, problem.typing, cuts, per_call), {}, "segments")
+
+    def run(ranks: Ranks) -> list[torch.Tensor]:
+        own = copy.deepcopy(module)
+        for name, layouts in program.layouts.items():
+            parameter = own.get_parameter(name)
+            parameter.data = take(parameter.detach(), layouts, ranks.rank)
+        (result,) = program.run(own, ranks, X)
+        result.square().sum().backward()
+        return [result.detach(), *(parameter.grad for parameter in own.parameters() if parameter.grad is not None)]
+
+    module(X).square().sum().backward()
+    for rank, (result, *gradients) in enumerate(simulate(4, run)):
+        torch.testing.assert_close(result, module(X))
+        for (name, parameter), local in zip(module.named_parameters(), gradients, strict=True):
+            assert parameter.grad is not None
+            torch.testing.assert_close(local, take(parameter.grad, program.layouts[name], rank))

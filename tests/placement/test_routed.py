@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,11 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from autotp.errors import PlacementError, UnsoundPlanError
-from autotp.placement.place import Placement
-from autotp.placement.state import PLAIN
-from autotp.placement.verify import verify
-from tests.placement.test_flow import broken_rows, exact, node_of, placed, reduced
+from autotp.errors import UnsoundPlanError
+from tests.placement.test_flow import exact, node_of, placed, reduced
 
 WIDTH, INNER, PARTS = 8, 6, 4
 ROWS = torch.randn(7, WIDTH, requires_grad=True)
@@ -155,45 +151,3 @@ def test_numbers_that_are_not_sorted_pick_otherwise() -> None:
     placement = placed(ByEnds(sort=False), ("stack", 0, 0), ("bias", 0, 0), inputs=(ROWS, NUMBERS))
     assert reduced(placement).keys() == {"add"}
     assert not placement.flow.routed.keys() & {node_of(placement, "add"), node_of(placement, "softmax")}
-
-
-# -- the verifier --------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def placement() -> Placement:
-    found = placed(Only(torch.exp), UP, inputs=(ROWS, NUMBERS))
-    verify(found.typed, found.flow)
-    return found
-
-
-def test_rows_of_other_ranks_taken_for_right_are_found(placement: Placement) -> None:
-    flow = placement.flow
-    del flow.routed[node_of(placement, "exp")]
-    assert broken_rows(placement.typed, flow) == {"_rows_stay_apart"}
-    with pytest.raises(PlacementError, match=r"^exp .* reads rows that are of no use on some ranks"):
-        verify(placement.typed, flow)
-
-
-def test_rows_of_no_use_that_leave_are_found(placement: Placement) -> None:
-    (edge,) = (edge for edge, use in placement.flow.uses.items() if use.routed)
-    placement.flow.uses[edge] = PLAIN
-    assert broken_rows(placement.typed, placement.flow) == {"_rows_stay_apart"}
-    with pytest.raises(PlacementError, match=r"leaves the unit with rows that are of no use"):
-        verify(placement.typed, placement.flow)
-
-
-def test_a_result_taken_for_rows_is_found(placement: Placement) -> None:
-    flow, exp = placement.flow, node_of(placement, "exp")
-    flow.routed[exp] = replace(flow.routed[exp], dim=1)
-    assert broken_rows(placement.typed, flow) == {"_rows_stay_apart"}
-    with pytest.raises(PlacementError, match=r"^exp .* does not compute every row by itself"):
-        verify(placement.typed, flow)
-
-
-def test_parts_of_other_ranks_taken_for_there_are_found(placement: Placement) -> None:
-    flow, picked = placement.flow, node_of(placement, "index")
-    del flow.routed[picked]
-    assert "_picked_parts_are_routed" in broken_rows(placement.typed, flow)
-    with pytest.raises(PlacementError, match=r"^index .* picks parts that a rank may not have"):
-        verify(placement.typed, flow)

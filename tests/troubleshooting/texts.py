@@ -13,7 +13,7 @@ from autotp import errors
 PACKAGE = Path(errors.__file__).parent
 KINDS = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, errors.AutotpError)}
 # What stands for one of them: a parameter that says which one a reader of files raises, or a function that makes one.
-MAKERS = {"error", "fail", "refusal", "truncated", "CannotUnify", "CaptureError", "UnsuitableError"}
+MAKERS = {"error", "fail", "refusal", "truncated", "CannotUnify", "CaptureError", "Illegal", "UnsuitableError"}
 
 
 def text_of(node: ast.expr, constants: dict[str, str]) -> str | None:

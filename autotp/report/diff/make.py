@@ -14,6 +14,7 @@ from ...capture.clone import on_meta
 from ...capture.units import Unit
 from ...dispatch.apply import apply_plan, make_compilers
 from ...errors import PlanError
+from ...placement.certificate.check import certify
 from ...planner.assemble import collective_plan
 from ...planner.cost import Workload, hardware
 from ...planner.plan import Plan, UnitPlan
@@ -85,6 +86,15 @@ class _Maker:
         facts = {node.name: (node, fact) for node, fact in placement.typed.facts.items()}
         work = parallel_layers(self.parallel.get_submodule(unit.path))
         program = build(placement, traced.constants, unit.path, work)
+        certificate = certify(program.graph, placement.contract)
         return Sides(
-            traced.graph, program.graph, placement.flow, facts, priced, weigher.sizing, layers, placement.sequence
+            traced.graph,
+            program.graph,
+            certificate,
+            placement.flow,
+            facts,
+            priced,
+            weigher.sizing,
+            layers,
+            placement.sequence,
         )

@@ -8,12 +8,11 @@ import torch
 
 from ...axes.layout import Factor, ordered, parts_of
 from ...axes.term import Axis
+from ...placement.transition import Transition
 from ...placement.typed import is_parameter
 from ...planner.plan import ParameterPlan
-from ...rewrite.transitions import Inserted
-from .gradient import Held
 from .graphs import inputs_of, is_visible
-from .sides import Sides
+from .sides import Held, Sides
 
 INSERTED, CONJUGATE, TRACED = "collective insertion", "conjugate of a cut", "the model"
 LOCALISED, LAYERS, REWRITTEN = "localisation", "layer replacement", "preparation"
@@ -89,7 +88,7 @@ class Reasons:
             return f"a rank computes its slice along {self.letters(held.axes)}"
         return "the same on every rank, computed by each"
 
-    def _inserted(self, node: torch.fx.Node, what: Inserted) -> tuple[str, str]:
+    def _inserted(self, node: torch.fx.Node, what: Transition) -> tuple[str, str]:
         source = self.sides.source(node)
         name, readers, ranks = _title(source), _names(node.users), self.among(what.over)
         if what.kind == "all_reduce" and what.phase == "forward":

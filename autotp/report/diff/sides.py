@@ -10,7 +10,8 @@ import torch
 
 from ...axes.facts import Fact
 from ...axes.layout import Factor, parts_of
-from ...axes.term import axes_of
+from ...axes.term import Axis, axes_of
+from ...placement.certificate.check import Certificate
 from ...placement.sequence import SequenceCut
 from ...placement.state import Flow
 from ...placement.typed import is_parameter
@@ -18,20 +19,35 @@ from ...planner.plan import UnitPlan
 from ...planner.sizing import Sizing
 from ...planner.weigh import Collective
 from .data import CutAxis, LayerChange
-from .gradient import Held, gradient_parts
 from .graphs import inputs_of, is_visible, operator_of
 from .words import Words
 
 Placed = tuple[torch.fx.Node, Fact]
 
 
+@dataclass(frozen=True)
+class Held:
+    """What a rank has of a value: the axes it is a slice along, the mesh factors it is a partial sum over, and the axes
+    that it sums over."""
+
+    axes: frozenset[Axis] = frozenset()
+    partial: frozenset[Factor] = frozenset()
+    summed: frozenset[Axis] = frozenset()
+
+    @property
+    def state(self) -> str:
+        """`whole`, `slice` or `partial`."""
+        return "partial" if self.partial else "slice" if self.axes else "whole"
+
+
 @dataclass(frozen=True, eq=False)
 class Sides:
-    """Both graphs of one unit. `facts` has the placed nodes by name, `priced` the collectives, `layers` the new layers;
-    `positions` say what is cut over positions."""
+    """Both graphs of one unit, and what the certificate of the one after says. `facts` has the placed nodes by name, `priced`
+    the collectives, `layers` the new layers; `positions` say what is cut over positions."""
 
     before: torch.fx.Graph
     after: torch.fx.Graph
+    certificate: Certificate
     flow: Flow
     facts: Mapping[str, Placed]
     priced: tuple[Collective, ...]
@@ -51,11 +67,6 @@ class Sides:
         cut = self.positions
         positions = {} if cut is None else {cut.axis: parts_of(cut.over)}
         return Words(self.sizing, dict(self.facts.values()), self.flow.cuts, positions)
-
-    @cached_property
-    def gradients(self) -> Mapping[torch.fx.Node, frozenset[Factor]]:
-        """Over which mesh factors the gradient of a value arrives as parts of a sum."""
-        return gradient_parts(self.after, self.held, self.flow.cuts)
 
     @cached_property
     def markers(self) -> Mapping[str, str]:
@@ -79,36 +90,21 @@ class Sides:
         return found
 
     def _held(self, node: torch.fx.Node) -> Held:
-        if node.op == "output":
+        value = self.certificate.values.get(node)
+        if value is None:
             return Held()
-        sources = [self.held[source] for source in inputs_of(node)]
-        origin = self.origin(node)
-        if origin is not None:
-            return self._placed_held(*origin, sources)
-        inserted = node.meta.get("collective")
-        if inserted is not None and inserted.kind == "once":
-            return Held(sources[0].axes, sources[0].partial | frozenset(inserted.over))
-        if inserted is not None and inserted.kind == "own":
-            axes = node.meta["held"]
-            return Held(axes, sources[0].partial | frozenset(inserted.over), sources[0].axes - axes)
-        sums = inserted is not None and inserted.kind in ("all_reduce", "reduce_scatter")
-        if inserted is None or not sums or inserted.phase != "forward":
-            return Held(node.meta.get("held", sources[0].axes), sources[0].partial, sources[0].summed)
-        partial = sources[0].partial - frozenset(inserted.over)
-        if inserted.kind == "reduce_scatter":
-            partial = frozenset()
-        return Held(node.meta["held"], partial, sources[0].summed if partial else frozenset())
+        # Rows that pick a part of an axis are a slice too, of those that pick a rank's.
+        axes = value.axes if value.routed is None else value.axes | {value.routed.routing.choice}
+        return Held(axes, value.partial, self._summed(node) if value.partial else frozenset())
 
-    def _placed_held(self, node: torch.fx.Node, fact: Fact, sources: list[Held]) -> Held:
-        axes, partial, cuts = self.flow.held[node], self.flow.partial[node], self.flow.cuts
-        if self.positions is not None and node in self.positions.held and node is not self.positions.source:
-            return Held(axes | {self.positions.axis})
-        if node in self.flow.routed:  # a slice too, of the rows that pick a part of the axis
-            axes |= {self.flow.routed[node].routing.choice}
-        if not partial:
-            return Held(axes)
-        own = {axis for term in fact.contracts for axis in axes_of(term) if axis in cuts}
-        return Held(axes, partial, frozenset(own).union(*(source.summed for source in sources)))
+    def _summed(self, node: torch.fx.Node) -> frozenset[Axis]:
+        """The axes that a partial sum is one over."""
+        sources = [self.held[source] for source in inputs_of(node)]
+        summed = frozenset[Axis]().union(*(source.summed for source in sources))
+        if "collective" in node.meta:
+            return summed | (sources[0].axes - self.certificate.values[node].axes)
+        contracts, cuts = node.meta["fact"].contracts if "fact" in node.meta else (), self.flow.cuts
+        return summed | {axis for term in contracts for axis in axes_of(term) if axis in cuts}
 
     def parameters_before(self) -> Iterator[torch.fx.Node]:
         """The parameters that the model reads."""

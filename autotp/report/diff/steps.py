@@ -8,14 +8,14 @@ from dataclasses import replace
 import torch
 
 from ...axes.layout import Factor
+from ...placement.certificate.values import Gradient
 from ...placement.typed import is_parameter
 from ...planner.plan import UnitPlan
 from .data import DimTerm, Step, Transfer, Value
-from .gradient import Held
 from .graphs import Arguments, inputs_of, is_visible, operator_of, values_of
 from .outline import number_blocks
 from .reasons import LOCALISED, Reasons
-from .sides import Sides
+from .sides import Held, Sides
 from .transfers import Transfers, main_kind
 
 
@@ -108,7 +108,8 @@ class _Steps:
             why += f". Its arguments are now those of the slice: {after.arguments or 'none'}"
         gradient = "none"
         if node.op != "output" and self.sides.placed(node)[0] in self.sides.flow.gradient:
-            gradient = self._gradient(held, self.sides.gradients[node])
+            arriving = self.sides.certificate.gradients.get(node, Gradient())
+            gradient = self._gradient(held, arriving.varies)
         return self._step(node, held, before, after, self._dims(node, held), gradient, (by, why))
 
     def _step(

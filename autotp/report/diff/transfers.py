@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...axes.layout import parts_of
+from ...placement.transition import Transition
 from ...planner.weigh import Collective
-from ...rewrite.transitions import Inserted
 from .data import Transfer
 
 
@@ -19,7 +19,7 @@ class Transfers:
     priced: Sequence[Collective]
     markers: Mapping[str, str]
 
-    def of(self, what: Inserted, name: str) -> Transfer:
+    def of(self, what: Transition, name: str) -> Transfer:
         """The transfer of a node that was inserted for a value of this name."""
         priced = self._prices(what, name)
         prices = {c.phase: c for c in priced}
@@ -44,7 +44,7 @@ class Transfers:
             backward_seconds=math.fsum(c.seconds for c in back),
         )
 
-    def _prices(self, what: Inserted, name: str) -> list[Collective]:
+    def _prices(self, what: Transition, name: str) -> list[Collective]:
         if what.kind in ("slice", "leave", "once", "own", "opened", "shut") or what.phase == "deferred":
             return []
         priced = self._of(name)
@@ -85,7 +85,7 @@ _KINDS = {
 }
 
 
-def kinds(what: Inserted) -> tuple[str, str]:
+def kinds(what: Transition) -> tuple[str, str]:
     """What an inserted node does forward and backward, in words."""
     if what.kind == "all_reduce":
         return ("all-reduce", "identity") if what.phase == "forward" else ("identity", "all-reduce")
@@ -94,7 +94,7 @@ def kinds(what: Inserted) -> tuple[str, str]:
     return ("gather when read" if what.phase == "deferred" else "all-gather"), "slice"
 
 
-def main_kind(what: Inserted) -> str:
+def main_kind(what: Transition) -> str:
     """What an inserted node is there for."""
     forward, backward = kinds(what)
     return backward if forward == "identity" else forward

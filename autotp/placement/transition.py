@@ -1,0 +1,127 @@
+"""What a node that placement puts between values does: one record, from which its function is made and by which it is judged.
+
+A record says all of it: what is done to the value, over which mesh factors, along which dims, and what becomes of the gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from ..axes.layout import Cuts, Factors, Layout, Leaf, ProductLayout, SumLayout
+from ..axes.term import Axis, Sum, Term, resolve
+
+# A dim of a value, how it is cut, and over which mesh factors.
+CutDim: TypeAlias = tuple[int, Layout, Factors]
+
+# What each does, as the kind of collective that it is, and the phase that it is one in.
+DOES: Mapping[str, tuple[str, str]] = {
+    "reduce": ("all_reduce", "forward"),  # a partial sum -> the sum; backward: identity
+    "once": ("once", "forward"),  # whole -> a partial sum, all of it on the first rank; backward: identity
+    "enter": ("all_reduce", "backward"),  # identity; backward: the sum
+    "enter_part": ("all_reduce", "backward"),  # identity; backward: the sum at some positions of one dim
+    "leave": ("leave", "backward"),  # identity; backward: the gradient on the first rank, zero on the others
+    "slice": ("slice", "forward"),  # whole -> a slice; backward: zeros around the slice
+    "own": ("own", "forward"),  # routed -> a partial sum, other rows zero; backward: the same rows
+    "gather": ("all_gather", "forward"),  # a slice -> whole; backward: the slice, of the sum over `summed`
+    "logits": ("all_gather", "forward"),  # a slice -> the logits that it is of, whole to whoever reads them
+    "defer": ("all_gather", "deferred"),  # a slice -> whole once it is read
+    "keep": ("keep", "forward"),  # a slice -> the distributed tensor that it is of
+    "opened": ("opened", "forward"),  # a value cut over positions -> this rank's positions
+    "shut": ("shut", "forward"),  # this rank's positions -> the value cut over positions
+    "take_positions": ("take_positions", "forward"),  # whole -> this rank's positions; backward: all positions gathered
+    "gather_positions": (
+        "gather_positions",
+        "forward",
+    ),  # positions -> whole; backward: positions of the sum over `summed`
+    "scatter_sum": ("reduce_scatter", "forward"),  # a partial sum -> positions of the sum; backward: all gathered
+}
+# Those whose result is in the memory of what they read.
+VIEWS = frozenset({"enter", "enter_part", "leave"})
+
+
+@dataclass(frozen=True)
+class Transition:
+    """What one node does.
+
+    Attributes:
+        does: a key of `DOES`. over: the mesh factors. of: what is sent, an activation or a parameter.
+        dims: of the dims that are cut or gathered, which they are and how. For a `slice` all dims, with the layouts that the
+            part taken has in what is there.
+        summed: over which of its ranks' gradients a gather sums. again: whether a gather's backward may gather anew.
+        where: the positions along the only dim at which `enter_part` sums.
+        ends: whether the rows of `own` are told by where groups of them end.
+        number: which result of a call for several it hands on; None where it is by itself.
+    """
+
+    does: str
+    over: Factors
+    of: str = "activation"
+    dims: tuple[CutDim, ...] = ()
+    summed: Factors = ()
+    again: bool = False
+    where: tuple[int, ...] = ()
+    ends: bool = False
+    number: int | None = None
+
+    @property
+    def kind(self) -> str:
+        """The kind of collective."""
+        return DOES[self.does][0]
+
+    @property
+    def phase(self) -> str:
+        """The phase in which it is one."""
+        return DOES[self.does][1]
+
+    @property
+    def alone(self) -> Transition:
+        """The same by itself."""
+        return replace(self, number=None)
+
+
+@dataclass(frozen=True)
+class Joined:
+    """One call that does the same to several values; its results are handed on by one node each."""
+
+    parts: tuple[Transition, ...]
+
+    @property
+    def does(self) -> str:
+        """What it does to each."""
+        return self.parts[0].does
+
+    @property
+    def over(self) -> Factors:
+        """The mesh factors of them all."""
+        return self.parts[0].over
+
+    @property
+    def kind(self) -> str:
+        """The kind of collective."""
+        return DOES[self.does][0]
+
+    @property
+    def phase(self) -> str:
+        """The phase in which it is one."""
+        return DOES[self.does][1]
+
+    @property
+    def of(self) -> str:
+        """What is sent."""
+        return self.parts[0].of
+
+
+def slice_layout(term: Term, held: frozenset[Axis], taken: frozenset[Axis], cuts: Cuts) -> Layout:
+    """The layout that cuts a dim along the axes `taken` only, where those in `held` have their local size already."""
+    term = resolve(term)
+    if isinstance(term, Axis):
+        cut = cuts.get(term)
+        if cut is None or term not in held | taken:
+            return Leaf(term.size)
+        return Leaf(term.size, cut) if term in taken else Leaf(cut.local)
+    parts = tuple(slice_layout(part, held, taken, cuts) for part in term.parts)
+    if not parts:
+        return Leaf(1)
+    return (SumLayout if isinstance(term, Sum) else ProductLayout)(parts)
