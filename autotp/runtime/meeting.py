@@ -105,7 +105,7 @@ class Meeting:
             return f"broke off and left the others waiting: {heard}"
         if self._words[line + _GAVE_UP]:
             return "met an error while others waited for it; its own output says why"
-        return "runs another collective, one of another size, or in a call with other inputs"
+        return "runs another collective, one of another size, or in a call with other inputs or another random state"
 
     def _look(self, count: int, waited_s: float) -> None:
         """Raises RankLostError if a rank that is awaited will not come."""

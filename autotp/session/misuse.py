@@ -10,12 +10,15 @@ from zlib import crc32
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils import _pytree as pytree
 
 from ..errors import UsageError
 from ..runtime.cut.given import check_given, given
+from ..runtime.devices import CPU
 from ..runtime.processes import ProcessRanks
+from ..runtime.randomness import state_of
 from ..runtime.ranks import Ranks
 
 MSG_AVERAGED = (
@@ -39,17 +42,19 @@ def refuse_misuse(model: nn.Module, ranks: Ranks) -> None:
     """Let calls of a parallel model raise an error where they would give wrong numbers.
 
     UsageError inside a DDP over its own group, from a second thread, in a forked process and in captures that keep no guards;
-    where the ranks have different inputs PlacementError in the first call, RankLostError in a later one.
+    where the ranks have different inputs, or draw different random numbers, PlacementError in the first call, RankLostError in a
+    later one.
     """
     if ranks.size > 1:
+        draws = _Draws(ranks)
         ranks.watch(model)
-        model.register_forward_pre_hook(_Check(ranks), with_kwargs=True)
-        model.register_forward_hook(_End(ranks), always_call=True)
+        model.register_forward_pre_hook(_Check(ranks, draws), with_kwargs=True)
+        model.register_forward_hook(_End(ranks, draws), always_call=True)
 
 
 class _Check:
-    def __init__(self, ranks: Ranks) -> None:
-        self.ranks, self.calls = ranks, 0
+    def __init__(self, ranks: Ranks, draws: _Draws) -> None:
+        self.ranks, self.draws, self.calls = ranks, draws, 0
         self.always = os.environ.get(CHECK_INPUTS, "1") != "0"
 
     def __call__(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -62,21 +67,51 @@ class _Check:
         if given:
             check_given()
         _check_average(self.ranks)
+        state = self.draws.begin(model) if self.always else 0
         on_host = self.always and self.ranks.device.type == "cpu"
-        compared = self.ranks.begin_call(model, _sample((args, kwargs)) if on_host and self.calls else 0)
+        compared = self.ranks.begin_call(model, _sample((args, kwargs)) ^ state if on_host and self.calls else 0)
         if not self.calls:
             self.ranks.check_agreement(_digest((args, kwargs)), "inputs")
         elif self.always and not (on_host and compared) and self.calls % _EVERY == 0:
-            self.ranks.check_agreement(str(_sample((args, kwargs))), "inputs")
+            self.ranks.check_agreement(str(_sample((args, kwargs)) ^ state), "inputs, or random states")
         self.calls += 1
 
 
-class _End:
+class _Draws:
+    """Whether calls draw random numbers: then the ranks' generators must be in the same state when a call begins."""
+
     def __init__(self, ranks: Ranks) -> None:
-        self.ranks = ranks
+        self.ranks, self.begun, self.drawn, self.checked = ranks, 0, False, False
+
+    def begin(self, model: nn.Module) -> int:
+        """A number for the state of the generators; 0 where nothing is known to draw from them.
+
+        Before the first call that trains, modules say that they will. Raises PlacementError if the states differ then.
+        """
+        self.begun = self._state() if model.training and self.ranks.are_processes else 0
+        if self.begun and not self.checked:
+            self.checked = True
+            if any(isinstance(part, _DropoutNd) and part.training and part.p for part in model.modules()):
+                self.drawn = True
+                self.ranks.check_agreement(str(self.begun), "random states, from which dropout draws: seed all alike")
+        return self.begun if self.drawn else 0
+
+    def end(self) -> None:
+        """A call has ended: the state says if it has drawn."""
+        self.drawn = self.drawn or (self.begun != 0 and self.begun != self._state())
+
+    def _state(self) -> int:
+        devices = dict.fromkeys((CPU, self.ranks.device))
+        return crc32(b"".join([state_of(device).numpy().tobytes() for device in devices]))
+
+
+class _End:
+    def __init__(self, ranks: Ranks, draws: _Draws) -> None:
+        self.ranks, self.draws = ranks, draws
 
     def __call__(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if not torch.compiler.is_compiling():
+            self.draws.end()
             self.ranks.end_call(model)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import os
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -177,3 +179,31 @@ def worlds() -> list[float]:
 def test_two_models_and_a_new_world() -> None:
     for differences in run_ranks(worlds, 2):
         assert max(differences) < 1e-12
+
+
+def mapped() -> int:
+    """How many pieces of memory this process shares with other ranks."""
+    return Path("/proc/self/maps").read_text(encoding="utf-8").count("/memfd:autotp")
+
+
+def forgotten() -> list[int]:
+    """Groups and shared memory: with a model, with another one after it is gone, and in a world of its own after that."""
+    found = []
+    for world in range(2):
+        for seed in range(2):
+            dense, model = models(seed)
+            assert far(model, dense, given(seed)) < 1e-12
+            found.append(mapped() + len(dist.distributed_c10d._world.pg_map))
+            del model
+            gc.collect()
+        if not world:
+            rank, size, store = dist.get_rank(), dist.get_world_size(), dist.distributed_c10d._get_default_store()
+            dist.destroy_process_group()
+            dist.init_process_group("gloo", store=dist.PrefixStore("again", store), rank=rank, world_size=size)
+    return found
+
+
+def test_a_model_that_is_gone_leaves_no_groups_and_no_memory() -> None:
+    for first, *others in run_ranks(forgotten, 2):
+        assert first >= 2
+        assert others == [first] * 3
