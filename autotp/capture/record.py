@@ -234,7 +234,7 @@ class _Recorder:
 
         # With gradients, so that the recorded calls say which of their tensors need one.
         fake_args, fake_kwargs = copy_opaque((args, dict(kwargs)), self._fake)
-        mode = _own_random_state() if self.real else self.symbols.mode
+        mode = torch.random.fork_rng() if self.real else self.symbols.mode
         opaque = opaque_functions(_only_shapes, self.model, self.functions)
         observer = Observer(self.model, self.dense, frozenset(), Modes())  # what the run writes is put back
         with torch.enable_grad(), opaque, mode, GroupedProducts(), Outside(), observer.watching(lenient=True):
@@ -258,12 +258,6 @@ def _values_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 def _sizes(args: Any, kwargs: Any) -> Sizes:
     sized = [leaf.shape if isinstance(leaf, torch.Tensor) else leaf for leaf in pytree.tree_leaves((args, kwargs))]
     return tuple(str(leaf) for leaf in sized if isinstance(leaf, (torch.Size, *CONSTANTS)))
-
-
-@contextmanager
-def _own_random_state() -> Iterator[None]:
-    with torch.random.fork_rng():
-        yield
 
 
 def _scales(name: str, args: tuple[Any, ...], kwargs: Any) -> bool:

@@ -88,9 +88,10 @@ class _Binding:
             return value if _same((function, owner), (value.__func__, value.__self__)) else type(value)(function, owner)
         if type(value) is functools.partial:
             given = value.func, *value.args, *value.keywords.values()
-            own = list(map(self.of, given))
-            rest = dict(zip(value.keywords, own[1 + len(value.args) :], strict=True))
-            return value if _same(own, given) else functools.partial(own[0], *own[1 : 1 + len(value.args)], **rest)
+            function, *own = map(self.of, given)
+            args, rest = own[: len(value.args)], own[len(value.args) :]
+            made = functools.partial(function, *args, **dict(zip(value.keywords, rest, strict=True)))
+            return value if _same((function, *own), given) else made
         if isinstance(value, types.FunctionType) and self._holds(value, set()):
             return self._function(value)
         return value
