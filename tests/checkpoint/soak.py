@@ -184,7 +184,8 @@ def main() -> None:
     chance, account, number = random.Random(wanted.seed), Account(), 0
     end = time.monotonic() + 60 * wanted.minutes
     while time.monotonic() < end:
-        soak([*RUNS][number % len(RUNS)], wanted.steps, chance, account, end=end, longest_s=wanted.longest)
+        name = [*RUNS][number % len(RUNS)]
+        soak(name, wanted.steps, chance, account, kills=wanted.kills, end=end, longest_s=wanted.longest)
         number += 1
         print(account, flush=True)
 
