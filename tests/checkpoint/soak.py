@@ -180,9 +180,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--steps", type=int, default=150, help="of each run")
-    parser.add_argument(
-        "--longest", type=float, default=15.0, help="seconds after which a rank is killed at the latest"
-    )
+    parser.add_argument("--kills", type=int, default=12, help="of each run, at most")
+    parser.add_argument("--longest", type=float, default=15.0, help="seconds a rank lives that is to be killed")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     wanted = parser.parse_args()
     print(f"seed {wanted.seed}", flush=True)
