@@ -138,6 +138,11 @@ class ProcessRanks(Ranks):
             elif self.rank == sender:
                 dist.send(value, dst=self.line[0], group=group)
 
+    @property
+    def others(self) -> Sequence[int]:
+        me = dist.get_rank()
+        return [rank for rank in self.line if rank != me]
+
     def watch(self, model: nn.Module) -> None:
         self._callers.add(model)
 

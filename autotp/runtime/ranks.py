@@ -86,6 +86,11 @@ class Ranks:
         if any(int(other) != number for other in numbers):
             raise PlacementError(f"the ranks have different {what}; they need equal models, inputs and versions")
 
+    @property
+    def others(self) -> Sequence[int]:
+        """The global ranks of the other processes among these; none where ranks are no processes."""
+        return ()
+
     def watch(self, model: nn.Module) -> None:
         """Let collectives of this model's ranks raise UsageError while another thread computes with it, or with a part of it."""
 

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.utils import parametrize, prune
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import autotp
-from autotp.errors import AutotpError
+from autotp.errors import AutotpError, UsageError
 from autotp.runtime.cut.origin import IsCut
 from autotp.runtime.launch import run_ranks
 from tests.exact.test_optimizers import IDS, Net
@@ -307,3 +309,58 @@ def test_loops_give_the_dense_numbers_or_are_refused() -> None:
         assert far.keys() == LOOPS.keys()
         assert {name: difference for name, difference in far.items() if not difference < 1e-9} == {}
         assert all("full_state_dict" in text for text in refused.values())
+
+
+def of_two_replicas(model: Any, replica: int | None, step: int) -> torch.Tensor:
+    """The loss of one replica's half of a batch, or of all of it."""
+    halves = [loss_of(model, 2 * step + half) / 2 for half in (range(2) if replica is None else (replica,))]
+    return torch.stack(halves).sum()
+
+
+def averaged_by_hand(model: Any, group: Any) -> torch.optim.Optimizer:
+    return adam(model)
+
+
+def shared_among_replicas(model: Any, group: Any) -> torch.optim.Optimizer:
+    if group is None:
+        return adam(model)
+    from torch.distributed.optim import ZeroRedundancyOptimizer  # which warns as it is imported
+
+    return ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, process_group=group, lr=1e-2)
+
+
+def on_replicas() -> dict[str, float]:
+    """Runs on a rank of two by two: gradients are averaged by hand, and an optimizer's work is shared among replicas."""
+    torch.set_default_dtype(torch.float64)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    group, replica = mesh["dp"].get_group(), mesh["dp"].get_local_rank()
+    torch.manual_seed(0)
+    start, far = Net().double(), {}
+    for make in (averaged_by_hand, shared_among_replicas):
+        dense = copy.deepcopy(start)
+        model: Any = autotp.parallelize(copy.deepcopy(start), mesh=mesh, example=(IDS,))
+        optimizers = make(dense, None), make(model, group)
+        rows = model.blocks[0].up.weight.data[2:4]
+        for step in range(3):
+            for own, optimizer, part in zip((dense, model), optimizers, (None, replica), strict=True):
+                optimizer.zero_grad()
+                of_two_replicas(own, part, step).backward()
+                if part is not None:
+                    for p in own.parameters():
+                        dist.all_reduce(p.grad, group=group)
+                optimizer.step()
+        state = autotp.full_state_dict(model)
+        apart = [state[name] - value for name, value in dense.state_dict().items()]
+        apart.append(rows.clone() - dense.blocks[0].up.weight[2:4])  # type: ignore[union-attr, index]
+        far[make.__name__] = max(float(each.detach().abs().max()) for each in apart)
+    for mixed in (lambda p: dist.all_reduce(p.grad), lambda p: dist.broadcast(p.data, src=0)):
+        with pytest.raises(UsageError, match=r"would mix different parts of embed\.weight.*mesh\['dp'\]"):
+            mixed(model.embed.weight)
+    return far
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_replicas_exchange_parts_and_others_are_refused() -> None:
+    for far in run_ranks(on_replicas, 4):
+        assert len(far) == 2
+        assert max(far.values()) < 1e-9

@@ -14,6 +14,7 @@ from .kinds import CASTS, ELEMENTWISE, FOREACH, INITIAL, OF_PART, OF_SIZES, OF_T
 from .operands import held_for, result_of
 from .origin import IsCut, parts_only
 from .reductions import REDUCTIONS
+from .sent import COLLECTIVES, exchange
 from .whole import on_whole
 
 T = torch.Tensor
@@ -164,6 +165,7 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys(INITIAL, _initial),
     **dict.fromkeys(OF_SIZES, attributes.of_sizes),
     **dict.fromkeys(OF_TYPE, attributes.of_type),
+    **dict.fromkeys(COLLECTIVES, exchange),
     **REDUCTIONS,
     getter("data"): attributes.get_data,
     setter("data"): attributes.set_data,
