@@ -1,12 +1,16 @@
-"""Whatever goes wrong on one rank, the others end soon by an error that says so, or go on where nothing is lost."""
+"""Whatever goes wrong on one rank, the others end soon by an error that says so, or go on where nothing is lost; and what was
+saved last is whole."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from torch.distributed.checkpoint import FileSystemReader
+from transformers import AutoModelForCausalLM
 
 import autotp
+from autotp.checkpoint.replace import settle
 
 from .play import Told, run
 from .rank import FAULTS, PHASES, REASONS
@@ -33,3 +37,17 @@ def is_right(fault: str, told: Told) -> bool:
 def test_others_hear_of_a_fault(fault: str, phase: str, way: str, tmp_path: Path) -> None:
     for told in run(tmp_path, fault, phase, way):
         assert is_right(fault, told), told
+    if phase in ("save", "load"):
+        settle(tmp_path / "model")
+        assert AutoModelForCausalLM.from_pretrained(tmp_path / "model").num_parameters() > 0
+    if phase in ("save_training", "load_training"):
+        assert_whole(tmp_path / "training")
+
+
+def assert_whole(folder: Path) -> None:
+    """Of a state of training every file that it speaks of is there, and as long as it says."""
+    settle(folder)
+    stored = FileSystemReader(folder).read_metadata().storage_data
+    assert stored
+    for piece in stored.values():
+        assert (folder / piece.relative_path).stat().st_size >= piece.offset + piece.length

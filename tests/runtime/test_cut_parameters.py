@@ -402,3 +402,87 @@ def once_more_on_the_first() -> str:
 
 def test_numbers_of_one_size_are_not_taken_for_each_other() -> None:
     assert run_ranks(once_more_on_the_first, 2, timeout_s=5) == ["told", "told"]
+
+
+# -- writes that no name and no schema tells of ------------------------------------------------------------------------------
+
+
+class Marking(torch.autograd.Function):
+    """Writes into what it is given, and says so to autograd alone."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Any, by: Any) -> Any:  # type: ignore[override]
+        ctx.mark_dirty(value)
+        value.add_(by, alpha=-0.1)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:  # type: ignore[override]
+        return gradient, None
+
+
+class Hiding(torch.autograd.Function):
+    """Writes into the data of what it is given."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Any, by: Any) -> Any:  # type: ignore[override]
+        value.data.add_(by, alpha=-0.1)
+        return value.sum()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:  # type: ignore[override]
+        return None, None
+
+
+def scripted() -> Any:
+    def step(value: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+        value.add_(by, alpha=-0.1)
+        return value
+
+    return torch.jit.script(step)
+
+
+WRITERS: dict[str, Callable[[], Callable[[Any, Any], Any]]] = {
+    "a script": scripted,
+    "a derivative that marks": lambda: Marking.apply,
+    "a derivative that hides": lambda: Hiding.apply,
+    "an embedding that bounds its rows": lambda: (
+        lambda value, by: torch.nn.functional.embedding(torch.tensor([0, 2]), value, max_norm=0.1)
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+@pytest.mark.parametrize("view", [False, True], ids=["whole", "view"])
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_write_that_nothing_tells_of_is_taken_over(name: str, view: bool) -> None:
+    dense, plan, compilers = planned(2)
+    write, true = WRITERS[name](), copy.deepcopy(dense)
+
+    def steps(model: Any) -> None:
+        for weight in (model.embed.weight, model.blocks[0].up.weight):
+            value = weight.data[1:] if view else weight.data
+            write(value, torch.ones_like(value))
+
+    def run(ranks: Ranks) -> Any:
+        model = apply_plan(copy.deepcopy(dense), plan, ranks, compilers)
+        with torch.no_grad():
+            steps(model)
+        return autotp.full_state_dict(model)
+
+    with torch.no_grad():
+        steps(true)
+    for state in simulate(2, run):
+        assert all(torch.equal(state[key], value) for key, value in true.state_dict().items())
+    assert not torch.equal(true.embed.weight, dense.embed.weight)
+
+
+def test_writes_that_autograd_would_lose_and_memory_that_would_be_shared_are_refused() -> None:
+    def run(model: Any) -> None:
+        with pytest.raises(UsageError, match="embedding would write into embed"):
+            torch.nn.functional.embedding(IDS, model.embed.weight, max_norm=0.1)
+        for value in (model.embed.weight.data, model.embed.weight.data[1:]):
+            with pytest.raises(UsageError, match=r"is a part's; hand on \.whole\(\)"):
+                torch.from_dlpack(value)
+
+    on_ranks(2, run)

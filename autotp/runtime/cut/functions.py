@@ -15,6 +15,7 @@ from .operands import held_for, result_of
 from .origin import IsCut, parts_only
 from .reductions import REDUCTIONS
 from .sent import COLLECTIVES, exchange
+from .views import MSG_SHARED
 from .whole import on_whole
 
 T = torch.Tensor
@@ -158,6 +159,10 @@ def _of_itself(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any
     return on_whole(func, args, kwargs)
 
 
+def _refuse_sharing(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    raise UsageError(MSG_SHARED.format(name=args[0].origin.name))
+
+
 _HANDLERS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys(ELEMENTWISE, _elementwise),
     **dict.fromkeys(CASTS, _cast),
@@ -173,6 +178,7 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     setter("grad"): attributes.set_gradient,
     T.register_hook: attributes.register_hook,
     T.register_post_accumulate_grad_hook: attributes.register_after,
+    T.__dlpack__: _refuse_sharing,
     T.view_as: _of_itself,
     T.expand_as: _of_itself,
     T.where: _where,

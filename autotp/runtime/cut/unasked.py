@@ -16,6 +16,7 @@ from ...outside.methods import function_of, is_class_method
 from .attributes import is_in_backward
 from .origin import IsCut
 from .views import WholeView
+from .whole import Lent
 
 # Each with what is around the gathering: a transform hands a tensor on to the level that it has just begun, from below it.
 _TAKERS: tuple[tuple[Any, str, Callable[[], AbstractContextManager[Any]]], ...] = (
@@ -41,10 +42,14 @@ def give_wholes() -> None:
 def _with_wholes(function: Callable[..., Any], below: Callable[[], AbstractContextManager[Any]]) -> Callable[..., Any]:
     @functools.wraps(function)
     def taking(*args: Any, **kwargs: Any) -> Any:
-        if torch._C._is_torch_function_enabled() and _has_cut(args, kwargs) and not _is_machinery(args[0]):
-            with below():
-                args, kwargs = pytree.tree_map(functools.partial(_whole, what=function.__name__), (args, kwargs))
-        return function(*args, **kwargs)
+        if not (torch._C._is_torch_function_enabled() and _has_cut(args, kwargs) and not _is_machinery(args[0])):
+            return function(*args, **kwargs)
+        lent = Lent(function.__name__, distrusted=True)
+        with below():
+            args, kwargs = pytree.tree_map(lent, (args, kwargs))
+        result = function(*args, **kwargs)
+        lent.take_over()
+        return result
 
     return taking
 
@@ -59,9 +64,3 @@ def _has_cut(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         args if not kwargs and all(isinstance(a, torch.Tensor) for a in args) else pytree.tree_leaves((args, kwargs))
     )
     return any(isinstance(leaf, (IsCut, WholeView)) for leaf in leaves)
-
-
-def _whole(value: Any, what: str) -> Any:
-    if isinstance(value, IsCut):
-        return value.whole(what)
-    return value.taken(what) if isinstance(value, WholeView) else value

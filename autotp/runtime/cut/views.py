@@ -16,6 +16,8 @@ from .origin import IsCut, parts_only
 MSG_STALE = (
     "{what} uses a view of {name} that was made with gradients before the parameter was written to; make the view again"
 )
+# Whoever gets the memory of a gathered whole may write there, and nobody would hear of it.
+MSG_SHARED = "the memory of {name}, a cut parameter, is a part's; hand on .whole(), a copy, or .local(), this part"
 
 
 class WholeView(torch.Tensor):
@@ -45,16 +47,17 @@ class WholeView(torch.Tensor):
         if any(issubclass(kind, IsCut) for kind in types):
             return NotImplemented  # the cut tensor's own function knows of views
         views = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, WholeView)]
+        if func is torch.Tensor.__dlpack__:
+            raise UsageError(MSG_SHARED.format(name=views[0].cut.origin.name))
         written = written_by(func, args, kwargs)
         if func not in OF_PART and func not in OF_SIZES:
             for view in views:
                 view.refresh(label(func))
-        given = pytree.tree_map_only(WholeView, WholeView.plain, (tuple(args), dict(kwargs)))
+        given, before = pytree.tree_map_only(WholeView, WholeView.plain, (tuple(args), dict(kwargs))), writes_of(views)
         result = func(*given[0], **given[1])
-        for view in written:
-            if isinstance(view, WholeView):
-                view.cut.store(view.root)
-                view.version = _version(view.cut)
+        for view, first, then in zip(views, before, writes_of(views), strict=True):
+            if then != first or any(view is one for one in written):
+                view.keep()
         return pytree.tree_map(lambda leaf: _given_back(leaf, views, written), result)
 
     def plain(self) -> torch.Tensor:
@@ -67,6 +70,11 @@ class WholeView(torch.Tensor):
         self.refresh(what)
         return self.plain()
 
+    def keep(self) -> None:
+        """After a write into the view: the cut tensor takes it over."""
+        self.cut.store(self.root)
+        self.version = _version(self.cut)
+
     def refresh(self, what: str) -> None:
         """Gather the whole again if the part was written to. All ranks come here together, as they do everywhere."""
         if self.version == _version(self.cut):
@@ -77,6 +85,11 @@ class WholeView(torch.Tensor):
             with torch.no_grad():
                 self.root.detach().copy_(self.cut.whole(what))
         self.version = _version(self.cut)
+
+
+def writes_of(views: list[WholeView]) -> list[int]:
+    """How often torch has counted writes into the wholes behind some views."""
+    return [0 if view.root.is_inference() else view.root._version for view in views]
 
 
 def _version(cut: Any) -> tuple[int, int]:

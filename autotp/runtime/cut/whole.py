@@ -19,31 +19,70 @@ MSG_IN_PLACE = (
 )
 
 
+class Lent:
+    """Whole tensors that a function is given in place of cut ones. What it has written into them is taken over, whether it says
+    so or not. One that is `distrusted` may have written through `.data`, which torch does not count: its wholes are compared."""
+
+    def __init__(self, what: str, *, distrusted: bool = False) -> None:
+        self.what, self.distrusted = what, distrusted
+        self._wholes: dict[int, tuple[IsCut | WholeView, torch.Tensor, int]] = {}
+
+    def __call__(self, value: Any) -> Any:
+        """The whole of a cut tensor, the view itself of a view of one; anything else as it is."""
+        if not isinstance(value, (IsCut, WholeView)):
+            return value
+        if id(value) not in self._wholes:
+            whole = value.whole(self.what) if isinstance(value, IsCut) else value.taken(self.what)
+            self._wholes[id(value)] = value, whole, _writes(whole)
+        return self._wholes[id(value)][1]
+
+    def sources(self) -> list[tuple[IsCut, torch.Tensor]]:
+        """The cut tensors and their wholes."""
+        return [(value, whole) for value, whole, _ in self._wholes.values() if isinstance(value, IsCut)]
+
+    def take_over(self) -> None:
+        """Keep this rank's part of what was written. Raises UsageError where autograd would have to know of that."""
+        for value, whole, before in self._wholes.values():
+            cut, root = (value.cut, value.root) if isinstance(value, WholeView) else (value, whole)
+            if _writes(whole) == before and not (self.distrusted and _differs(cut, root)):
+                continue
+            if isinstance(value, WholeView):
+                value.keep()
+            else:
+                refuse_recorded_write(value, self.what)
+                value.store(whole)
+
+
+def _writes(whole: torch.Tensor) -> int:
+    return 0 if whole.is_inference() or torch._C._functorch.is_functorch_wrapped_tensor(whole) else whole._version
+
+
+def _differs(value: Any, whole: torch.Tensor) -> bool:
+    """Returns if this rank's part of a whole is not what the rank holds."""
+    if hasattr(value, "_spec") or torch._C._functorch.is_functorch_wrapped_tensor(whole):
+        return False
+    with parts_only(), torch.no_grad():
+        own, there = value.local().detach(), value.part_of(whole.detach())
+        return not torch.equal(own, there) and not torch.allclose(own, there, rtol=0, atol=0, equal_nan=True)
+
+
 def on_whole(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The result of a function of whole tensors in place of cut ones. What it writes into them is taken over.
 
     What it gives that shares memory with a whole one is a view of that; see `WholeView`.
     """
-    what, written = label(func), written_by(func, args, kwargs)
-    wholes: dict[int, tuple[IsCut, torch.Tensor]] = {}
-
-    def whole(value: Any) -> Any:
-        if isinstance(value, WholeView):
-            return value.plain()
-        if not isinstance(value, IsCut):
-            return value
-        if id(value) not in wholes:
-            wholes[id(value)] = value, value.whole(what)
-        return wholes[id(value)][1]
-
+    written, lent = written_by(func, args, kwargs), Lent(label(func))
     for value in written:
-        _refuse_recorded_write(value, what)
-    args, kwargs = pytree.tree_map(whole, (tuple(args), dict(kwargs)))
+        refuse_recorded_write(value, lent.what)
+    args, kwargs = pytree.tree_map(lent, (tuple(args), dict(kwargs)))
     result = func(*args, **kwargs)
     for value in written:
         if isinstance(value, IsCut):
-            value.store(wholes[id(value)][1])
-    sources = list(wholes.values())
+            value.store(lent(value))
+        elif isinstance(value, WholeView):
+            value.keep()
+    lent.take_over()
+    sources = lent.sources()
     return pytree.tree_map(lambda leaf: _given_back(leaf, sources), result)
 
 
@@ -61,7 +100,7 @@ def _given_back(leaf: Any, sources: Sequence[tuple[IsCut, torch.Tensor]]) -> Any
     return leaf
 
 
-def _refuse_recorded_write(value: Any, what: str) -> None:
+def refuse_recorded_write(value: Any, what: str) -> None:
     if isinstance(value, IsCut):
         with parts_only():
             recorded = torch.is_grad_enabled() and value.requires_grad  # type: ignore[attr-defined]
