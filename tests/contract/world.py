@@ -62,6 +62,11 @@ def _make_known(name: str, module: types.ModuleType | None) -> None:
         sys.modules[name] = module
 
 
+def _is_of_a_case(name: str) -> bool:
+    """Returns if a Python module is a case's own file, or one that a case makes."""
+    return name == NAME or name.startswith("made_")
+
+
 class Process:
     """What a process has once: noted and given back."""
 
@@ -74,7 +79,7 @@ class Process:
         self.hooks = [dict(hooks) for hooks in _GLOBAL_HOOKS]
         self.random = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
         self.dtype, self.hook = torch.get_default_dtype(), RemovableHandle.next_id
-        self.module = sys.modules.get(NAME)
+        self.modules = {n: module for n, module in sys.modules.items() if _is_of_a_case(n)}
         self.attributes = [vars(owner).get(name, ABSENT) for owner, name in self.shared]
 
     def give_back(self) -> None:
@@ -90,7 +95,9 @@ class Process:
         torch.set_rng_state(self.random[2])
         torch.set_default_dtype(self.dtype)
         RemovableHandle.next_id = self.hook
-        _make_known(NAME, self.module)
+        for name in [name for name in sys.modules if _is_of_a_case(name)]:
+            del sys.modules[name]
+        sys.modules.update(self.modules)
         for (owner, name), value in zip(self.shared, self.attributes, strict=True):
             if value is not ABSENT:
                 setattr(owner, name, value)
