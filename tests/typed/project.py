@@ -10,7 +10,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 import autotp
-from autotp import GraphDiff, Loaded, ParallelTrainer, Plan, Report, Study, TrainingState
+from autotp import Arguments, GraphDiff, Loaded, ParallelTrainer, Plan, Report, Study, TrainingState
 
 
 class Net(nn.Module):
@@ -36,7 +36,7 @@ def plans() -> Plan:
 
 
 def trains(plan: Plan) -> dict[str, torch.Tensor]:
-    model = autotp.parallelize(Net(), plan=plan, example=(torch.zeros(1, 8),))
+    model = autotp.parallelize(Net(), plan=plan, example=Arguments(torch.zeros(1, 8)))
     assert_type(model, Net)
     optimizer = torch.optim.AdamW(model.parameters())
     state = TrainingState(model, optimizer)
