@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 import sympy
 import torch
 from torch._dynamo.source import ConstantSource
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, GuardOnDataDependentSymNode, ShapeEnv
 
 from ..errors import TraceError
+from .fake import TracedFakes
 
 # Where a value is read off at run time: (tensor, dim), or (number, None).
 Place: TypeAlias = tuple[int, int | None]
@@ -42,7 +42,7 @@ class Symbols:
         if guess is not None:
             self.env = _Guessing()
             self.env.answer = guess
-        self.mode = FakeTensorMode(shape_env=self.env, allow_non_fake_inputs=True)
+        self.mode = TracedFakes(shape_env=self.env, allow_non_fake_inputs=True)
         self._names: dict[sympy.Symbol, Place] = {}
         self._constants: dict[Place, int] = {}
         self._count = 0

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import copy
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import torch
 
 import autotp
+from autotp.huggingface.examples import examples_for
+from autotp.planner.survey import survey
 from autotp.runtime.ranks import Ranks
 from autotp.runtime.simulate import simulate
+from autotp.session.arguments import rule_folders
 from tests.contract.parts import HIDDEN, Mlp, twins, values
 from tests.contract.play import cut
 
@@ -39,3 +44,27 @@ def test_ranks_capture_and_call_the_same_classes_at_once() -> None:
 
     for _ in range(4):
         assert max(simulate(2, differs)) < 1e-9
+
+
+class MlpOfPositions(Mlp):
+    """Makes tensors of its own by the length."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(x.shape[1])[:, None]
+        return super().forward(x) * torch.min(places, torch.full_like(places, 3))
+
+
+def test_a_trace_is_the_same_while_somebody_holds_the_frames_that_it_runs_in() -> None:
+    def traced() -> list[str]:
+        net = twins(MlpOfPositions, 2)
+        found = survey(net, examples_for(net, (values(2, 5, HIDDEN),)), rule_folders(()))
+        return [str(trace.graph) + str(list(trace.constants)) for trace in found.traced.values()]
+
+    frames: list[Any] = []
+    alone = traced()
+    sys.setprofile(lambda frame, event, arg: frames.append(frame))  # as a profiler does
+    try:
+        held = traced()
+    finally:
+        sys.setprofile(None)
+    assert frames and held == alone
