@@ -7,7 +7,12 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot, set_proxy_slot
+from torch.fx.experimental.proxy_tensor import (
+    get_proxy_mode,
+    get_proxy_slot,
+    maybe_enable_thunkify,
+    track_tensor,
+)
 
 
 class TracedFakes(FakeTensorMode):
@@ -19,16 +24,19 @@ class TracedFakes(FakeTensorMode):
     """
 
     def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self, func: Any, types: Sequence[type], args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        result = super().__torch_dispatch__(func, types, args, kwargs or {})
         if func is torch.ops.aten.detach.default and not args[0].requires_grad:
-            _keep_node(args[0], result)
-        return result
+            return self._copied(func, types, args)
+        return super().__torch_dispatch__(func, types, args, kwargs or {})
 
-
-def _keep_node(tensor: torch.Tensor, copy: torch.Tensor) -> None:
-    tracing = get_proxy_mode()
-    node = None if tracing is None else get_proxy_slot(tensor, tracing.tracer, None)
-    if tracing is not None and node is not None:
-        set_proxy_slot(copy, tracing.tracer, node)
+    def _copied(self, func: Any, types: Sequence[type], args: Any) -> Any:
+        tracing = get_proxy_mode()
+        if tracing is None:  # the trace knows of this call: it waits for the result
+            return super().__torch_dispatch__(func, types, args, {})
+        with maybe_enable_thunkify():  # sizes that making the copy computes are no nodes, unless the model reads them
+            copy: Any = super().__torch_dispatch__(func, types, args, {})
+        node = get_proxy_slot(args[0], tracing.tracer, None)
+        if node is not None:
+            track_tensor(copy, node.proxy, constant=node.constant, tracer=tracing.tracer)
+        return copy

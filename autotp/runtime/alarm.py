@@ -15,7 +15,7 @@ import time
 import types
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias
 
 import torch
@@ -44,6 +44,18 @@ _BACKWARD = autograd_graph._engine_run_backward.__code__
 # How many calls and backwards have begun, and how often all ranks went on after something broke off.
 _Place: TypeAlias = list[int]
 _FOR_EVER = 1 << 60
+_unseen: list[None] = []
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """Inside, no thread of this module reads a stack: whoever does holds what the functions on it have in their variables, and
+    torch copies a new tensor that somebody else holds."""
+    _unseen.append(None)
+    try:
+        yield
+    finally:
+        _unseen.pop()
 
 
 class Alarm:
@@ -229,6 +241,8 @@ def _watch(alarm: weakref.ref[Alarm]) -> None:
         if found is None or not dist.is_initialized():
             return
         calls, begun = list(found._calls), list(found._begun)
+        if _unseen:
+            continue
         if (calls or found._backwards) and found._is_broken() and (calls, begun) == (found._calls, found._begun):
             handled: Any = sys._current_exceptions().get(found._thread)
             found.tell(handled[1] if isinstance(handled, tuple) else handled)  # a tuple until Python 3.12

@@ -51,7 +51,8 @@ class MlpOfPositions(Mlp):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         places = torch.arange(x.shape[1])[:, None]
-        return super().forward(x) * torch.min(places, torch.full_like(places, 3))
+        scores = torch.zeros(1, 4, x.shape[0], x.shape[1])
+        return super().forward(x) * torch.min(places, torch.full_like(places, 3)) + scores.sum()
 
 
 def test_a_trace_is_the_same_while_somebody_holds_the_frames_that_it_runs_in() -> None:
@@ -67,4 +68,5 @@ def test_a_trace_is_the_same_while_somebody_holds_the_frames_that_it_runs_in() -
         held = traced()
     finally:
         sys.setprofile(None)
-    assert frames and held == alone
+    assert frames
+    assert held == alone
