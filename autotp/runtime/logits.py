@@ -17,6 +17,8 @@ from torch.utils import _pytree as pytree
 
 from ..axes.layout import Leaf, factors_of, ordered
 from .collectives import enter, gather, keep_cut, slice_to_rank
+from .cut.origin import IsCut
+from .cut.views import WholeView
 from .loss import cut_cross_entropy
 from .ranks import Ranks
 
@@ -123,6 +125,8 @@ class CutLogits(torch.Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if any(issubclass(kind, (IsCut, WholeView)) for kind in types):
+            return NotImplemented  # a cut parameter's own function makes it whole first
         with torch._C.DisableTorchFunctionSubclass():
             result = _on_slices(func, args, kwargs)
             if result is not None:
