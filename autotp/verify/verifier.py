@@ -15,11 +15,12 @@ from torch.utils import _pytree as pytree
 
 from ..checkpoint.full import full_gradients
 from ..dispatch.apply import apply_plan
+from ..dispatch.compiler import Compiler
 from ..errors import AutotpError, UsageError, in_one_line
 from ..huggingface import models
 from ..huggingface.examples import examples_for
 from ..outside.progress import doing
-from ..planner.plan import Plan
+from ..planner.plan import Plan, UnitPlan
 from ..planner.survey import Example, Survey
 from ..runtime.logits import closed
 from ..runtime.ranks import Ranks
@@ -69,6 +70,7 @@ class Verifier:
         # What a head gives may be read as slices, so that it has no gradient of its own.
         inner = {shape for shape, problem in self.session.found.problems.items() if not problem.is_head}
         self.paths = [unit.path for unit in self.session.found.units if unit.shape in inner]
+        self._compilers: tuple[Plan, dict[UnitPlan, Compiler]] | None = None
         self.runs = self._dense_runs()
         self.outputs, self.gradients = self.runs[0].outputs, self.runs[0].gradients
 
@@ -121,8 +123,14 @@ class Verifier:
             return again if again.ok else report
         return report
 
+    def compilers(self, plan: Plan) -> dict[UnitPlan, Compiler]:
+        """What makes the programs under a plan: one for all runs under it, since equal calls have one program."""
+        if self._compilers is None or self._compilers[0] != plan:
+            self._compilers = plan, self.session.compilers(plan)
+        return self._compilers[1]
+
     def _report(self, tp: int, plan: Plan) -> Report:
-        compilers = self.session.compilers(plan)
+        compilers = self.compilers(plan)
 
         def rank_run(ranks: Ranks) -> list[Any]:
             parallel = apply_plan(copied(self.dense), plan, ranks, compilers)

@@ -24,6 +24,7 @@ from autotp.runtime.ranks import Ranks
 from autotp.runtime.simulate import simulate
 from autotp.verify import Difference, Float64, Verifier
 from autotp.verify.calls import Call
+from autotp.verify.copies import OnlyCopies
 from autotp.verify.runs import called
 
 from .kinds import Kind
@@ -154,17 +155,19 @@ def _worst(differences: Sequence[Difference]) -> float:
 def _compare_tokens(verifier: Verifier, plan: Plan, written: torch.Tensor | str) -> str:
     if isinstance(written, str):
         return written
-    compilers = verifier.session.compilers(plan)
+    compilers = verifier.compilers(plan)
 
     def rank_run(ranks: Ranks) -> torch.Tensor:
-        return _write(apply_plan(copy.deepcopy(verifier.dense), plan, ranks, compilers))
+        parallel = apply_plan(copy.deepcopy(verifier.dense), plan, ranks, compilers)
+        with OnlyCopies(*verifier.only_copies.models):  # as it is verified, by the same programs
+            return _write(parallel)
 
     return "equal" if all(torch.equal(written, tokens) for tokens in simulate(plan.tp, rank_run)) else "different"
 
 
 def whole_calls(verifier: Verifier, plan: Plan, *, generation: bool) -> dict[str, str]:
     """The kinds of call in which some rank gathers whole weights, and the first reason that was given for it."""
-    compilers = verifier.session.compilers(plan)
+    compilers = verifier.compilers(plan)
     args, kwargs = verifier.call
     calls: dict[str, Callable[[Any], Any]] = {"forward": _calling(verifier, args, kwargs)}
     if any(run.call.training for run in verifier.runs):
@@ -178,7 +181,7 @@ def whole_calls(verifier: Verifier, plan: Plan, *, generation: bool) -> dict[str
 
         def rank_run(ranks: Ranks, call: Callable[[Any], Any] = call) -> bool:
             parallel = apply_plan(copy.deepcopy(verifier.dense), plan, ranks, compilers)
-            with ranks.logging() as log:
+            with ranks.logging() as log, OnlyCopies(*verifier.only_copies.models):
                 call(parallel)
             return any(sent.phase == "whole" for sent in log.calls)
 
