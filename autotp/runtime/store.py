@@ -14,6 +14,8 @@ MSG_LOST = (
     "{what}: the store that the ranks met at is lost, with the process that held it; start all ranks again ({error})"
 )
 
+MSG_ABSENT = "{what} was not called by ranks {absent} within {timeout_s:.0f} s; every rank must call it"
+_MET, _LEFT = "met", "left"
 
 SOONEST_S, LATEST_S = 0.001, 0.1  # how long to wait before the store is asked again
 
@@ -35,23 +37,55 @@ def exchange_by_store(
 def _exchange(
     line: Sequence[int], rank: int, text: str, what: str, timeout_s: float, miss: Callable[[Sequence[int]], None]
 ) -> list[str]:
-    store = PrefixStore(f"autotp/{'-'.join(map(str, line))}", dist.distributed_c10d._get_default_store())
-    number = store.add(f"calls/{rank}", 1)  # counted in the store: every object for this group shares it
-    keys = [f"{number}/{other}" for other in range(len(line))]
-    store.set(keys[rank], text)
-    end, pause_s = time.monotonic() + timeout_s, SOONEST_S
-    while not store.check(keys):
-        if time.monotonic() > end:
-            absent = [other for other, key in enumerate(keys) if not store.check([key])]
-            store.delete_key(keys[rank])
-            store.add(f"calls/{rank}", -1)  # as if it had not been called, so that a later call meets the others
-            raise UsageError(
-                f"{what} was not called by ranks {absent} within {timeout_s:.0f} s; every rank must call it"
-            )
-        time.sleep(pause_s)
-        pause_s = min(2 * pause_s, LATEST_S)
-        if pause_s == LATEST_S:
-            miss([other for other, key in zip(line, keys, strict=True) if not store.check([key])])
-    texts = [text.decode() for text in store.multi_get(keys)]
-    store.delete_key(f"{number - 1}/{rank}")  # everybody is here, so nobody reads that any more
-    return texts
+    end = time.monotonic() + timeout_s
+    while True:
+        round_ = _Round(line, rank)
+        texts = round_.texts(text, what, end, timeout_s, miss)
+        if texts is not None:
+            return texts
+
+
+class _Round:
+    """One try to meet. It is met by all of its ranks or left by all: the first to say so decides, in the store.
+
+    Without that, a rank that is tired of waiting could leave while another one reads what it brought.
+    """
+
+    def __init__(self, line: Sequence[int], rank: int) -> None:
+        self._line, self._rank = line, rank
+        self._store = PrefixStore(f"autotp/{'-'.join(map(str, line))}", dist.distributed_c10d._get_default_store())
+        # Counted in the store: every object for this group shares it.
+        self._number = self._store.add(f"calls/{rank}", 1)
+        self._keys = [f"{self._number}/{other}" for other in range(len(line))]
+
+    def texts(
+        self, text: str, what: str, end: float, timeout_s: float, miss: Callable[[Sequence[int]], None]
+    ) -> list[str] | None:
+        """What all ranks brought; None if another rank has left, so that the next round is to be tried."""
+        self._store.set(self._keys[self._rank], text)
+        pause_s = SOONEST_S
+        while not self._store.check(self._keys):
+            if self._store.check([f"{self._number}/end"]):
+                break
+            if time.monotonic() > end:
+                absent = [other for other, key in enumerate(self._keys) if not self._store.check([key])]
+                if absent and self._ends(_LEFT) == _LEFT:
+                    raise UsageError(MSG_ABSENT.format(what=what, absent=absent, timeout_s=timeout_s))
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, LATEST_S)
+            if pause_s == LATEST_S:
+                miss([other for other, key in zip(self._line, self._keys, strict=True) if not self._store.check([key])])
+        return self._met() if self._ends(_MET) == _MET else None
+
+    def _ends(self, how: str) -> str:
+        """How this round ends: as somebody said before, else so."""
+        said: bytes = self._store.compare_set(f"{self._number}/end", "", how)
+        return said.decode()
+
+    def _met(self) -> list[str]:
+        texts = [text.decode() for text in self._store.multi_get(self._keys)]
+        before = self._number - 1  # everybody is here, so nobody reads that any more
+        self._store.delete_key(f"{before}/{self._rank}")
+        if self._rank == 0:
+            self._store.delete_key(f"{before}/end")
+        return texts

@@ -80,7 +80,8 @@ def from_pretrained(
 def place(opening: Callable[[], Opened], ranks: Ranks, plan: Plan | None = None, **wishes: Unpack[Wishes]) -> Any:
     """Open a checkpoint, make its model one rank's part of a parallel one, and read that part.
 
-    The ranks meet twice: when all have opened the checkpoint and agree on a plan, and when all have read.
+    The ranks meet three times: when all have called, when all have opened the checkpoint and agree on a plan, and when all have
+    read. The first one alone is short of time: what is opened may have to be downloaded first, on some hosts.
     """
     opened = _Later(opening)
     session, dense = _Later(lambda: Session(opened().model, **wishes)), _Later(lambda: on_meta(opened().model))
@@ -95,7 +96,8 @@ def place(opening: Callable[[], Opened], ranks: Ranks, plan: Plan | None = None,
             dense()  # meanwhile
         return "" if chosen is None else chosen.to_json()
 
-    plan = _agreed(share(ranks, LOAD, choose, ARRIVE_S))
+    share(ranks, LOAD, lambda: "", ARRIVE_S)
+    plan = _agreed(share(ranks, LOAD, choose))
     model, later = opened().model, Session(dense(), **wishes)
     is_surveyed = session().is_surveyed
     compilers = make_compilers(plan, session().found if is_surveyed else None, session().folders)

@@ -21,9 +21,11 @@ from autotp.checkpoint import save
 from autotp.checkpoint.marker import MARKER, WHOLE, Marker
 from autotp.checkpoint.part import Part
 from autotp.errors import AutotpError, CheckpointError, UsageError
+from autotp.huggingface import pretrained
 from autotp.huggingface.models import build_model
 from autotp.huggingface.pretrained import quiet
 from autotp.runtime.launch import run_ranks
+from autotp.session import weights
 from tests.checkpoint.models import config_of, write
 
 pytestmark = pytest.mark.matrix
@@ -174,6 +176,31 @@ def test_a_broken_checkpoint_is_the_same_error_on_all_ranks(tmp_path: Path) -> N
         assert expected.format(folder=tmp_path / name) in message
         assert "\n" not in message
     assert on_one_rank == broken[0]
+
+
+def load_what_comes_late(source: Path) -> list[tuple[str, str]]:
+    """A model id that one host has and another one has to download first; then one that a rank does not ask for at all."""
+    weights.ARRIVE_S, rank = 1.0, dist.get_rank()
+
+    def downloaded(name: str) -> Path:
+        if rank == 1:
+            time.sleep(3.0)
+        return source
+
+    pretrained.local_folder = downloaded
+    found = [outcome_of(autotp.from_pretrained, "some/model")]
+    if rank == 0:
+        found.append(outcome_of(autotp.from_pretrained, "some/model"))
+    dist.barrier()
+    return found
+
+
+def test_a_download_is_not_counted_against_the_time_in_which_all_ranks_must_call(tmp_path: Path) -> None:
+    write("llama", tmp_path / "model")
+    first, second = run_ranks(load_what_comes_late, 2, tmp_path / "model")
+    assert first[0] == second[0] == ("", "")
+    absent = "autotp.from_pretrained was not called by ranks [1] within 1 s; every rank must call it"
+    assert first[1] == ("UsageError", absent)
 
 
 def save_badly(source: Path, target: Path) -> list[tuple[str, str]]:
