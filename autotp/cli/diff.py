@@ -14,6 +14,8 @@ from ..session.arguments import check_size, rule_folders
 from .options import MODEL_HELP, Sizes, importing, json_option, read_plan, rules_option
 
 CONTEXT = 1
+MSG_AGAINST = "--against compares two ways to cut one model: give MODEL and --tp N, and only --plan or --json besides"
+MSG_PLANS = "two plans are compared as they are: give PLAN_A and PLAN_B, and --json if you want JSON"
 
 
 def _file(flag: str, words: str) -> Callable[[Any], Any]:
@@ -67,23 +69,12 @@ def diff_command(
         check_named(source)
     if against is not None:
         if other is not None or compare or unit or html or dot or svg or tp is None:
-            raise UsageError(
-                "--against compares two ways to cut one model: give MODEL and --tp N, and only --plan or --json besides"
-            )
-        check_size(tp)
-        given = read_plan(plan_file, "--plan") if plan_file is not None else None
-        with importing():
-            from .work.diff import show_against
-        show_against(source, tp, against, given, rule_folders(rules), as_json)
-        return
+            raise UsageError(MSG_AGAINST)
+        return _against(source, tp, against, plan_file, rules, as_json)
     if other is not None:
         if tp is not None or compare or plan_file or unit or html or dot or svg:
-            raise UsageError("two plans are compared as they are: give PLAN_A and PLAN_B, and --json if you want JSON")
-        first, second = read_plan(Path(source), "PLAN_A"), read_plan(other, "PLAN_B")
-        with importing():
-            from .work.diff import show_plans
-        show_plans(first, second, plan_names(Path(source), other), as_json)
-        return
+            raise UsageError(MSG_PLANS)
+        return _plans(Path(source), other, as_json)
     sizes = ((tp,) if tp is not None else ()) + compare
     if not sizes:
         raise UsageError("give the number of ranks, as in --tp 4, or a second plan to compare the first one with")
@@ -105,6 +96,23 @@ def diff_command(
         context=context,
         full=full,
     )
+
+
+def _against(
+    source: str, tp: int, against: str, plan_file: Path | None, rules: tuple[Path, ...], as_json: bool
+) -> None:
+    check_size(tp)
+    given = read_plan(plan_file, "--plan") if plan_file is not None else None
+    with importing():
+        from .work.diff import show_against
+    show_against(source, tp, against, given, rule_folders(rules), as_json)
+
+
+def _plans(first: Path, second: Path, as_json: bool) -> None:
+    plans = read_plan(first, "PLAN_A"), read_plan(second, "PLAN_B")
+    with importing():
+        from .work.diff import show_plans
+    show_plans(*plans, plan_names(first, second), as_json)
 
 
 def plan_names(first: Path, second: Path) -> tuple[str, str]:
