@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import multiprocessing
 import os
@@ -63,6 +64,8 @@ def _end_with(parent: int) -> None:
 def _work(connection: Connection, limit_s: float, parent: int) -> None:
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     torch.set_num_threads(1)
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)  # as in the tests: looking through all objects takes a tenth of the time
     warnings.filterwarnings("ignore")
     logging.disable(logging.CRITICAL)  # torch reports what a trace gives up, with a stack
     transformers.logging.set_verbosity_error()
