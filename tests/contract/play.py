@@ -6,8 +6,9 @@ import itertools
 import threading
 import types
 import warnings
+import zlib
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -76,6 +77,11 @@ class Outcome:
             words = expected.refusal + (expected.compiled if compiled else ())
             return any(word in self.text for word in words)
         return self.kind == "equal"
+
+
+def one_in(share: int, names: Iterable[str]) -> list[str]:
+    """About so few of these names, the same ones whatever others there are."""
+    return [name for name in names if zlib.crc32(name.encode()) % share == 0]
 
 
 @cache

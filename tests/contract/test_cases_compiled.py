@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autotp.runtime.launch import run_ranks
-from tests.contract.play import assert_as_expected, cases, on_processes
+from tests.contract.play import assert_as_expected, cases, on_processes, one_in
 
 ALL = sorted(cases())
 WRONG_ONCE = (
@@ -16,8 +16,8 @@ WRONG_ONCE = (
     "table_transposed",
     "tuples_with_names",
 )
-SAMPLE = [*ALL[5::80], *WRONG_ONCE[:2]]
-MORE = [name for name in [*ALL[5::20], *WRONG_ONCE] if name not in SAMPLE]
+SAMPLE = [*one_in(160, ALL), *WRONG_ONCE[:2]]
+MORE = [name for name in [*one_in(20, ALL), *WRONG_ONCE] if name not in SAMPLE]
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,24 @@
-"""The same cases on real ranks in one process group: every tenth here, the others and more ranks in `make long`."""
+"""The same cases on real ranks in one process group: one in twenty here, one in ten in the sweep, the others and more ranks in
+`make long`."""
 
 from __future__ import annotations
 
 import pytest
 
 from autotp.runtime.launch import run_ranks
-from tests.contract.play import assert_as_expected, cases, on_processes
+from tests.contract.play import assert_as_expected, cases, on_processes, one_in
 
 ALL = sorted(cases())
-SAMPLE = ALL[::10]
-OTHERS = [name for name in ALL if name not in SAMPLE]
+SAMPLE = one_in(20, ALL)
+MORE = [name for name in one_in(10, ALL) if name not in SAMPLE]
+OTHERS = [name for name in ALL if name not in SAMPLE + MORE]
 
 
 @pytest.mark.parametrize(
     ("names", "size"),
     [
         pytest.param(SAMPLE, 2, id="sample-2"),
+        pytest.param(MORE, 2, id="more-2", marks=pytest.mark.sweep),
         pytest.param(OTHERS, 2, id="others-2", marks=pytest.mark.long),
         pytest.param(ALL, 3, id="all-3", marks=pytest.mark.long),
     ],

@@ -48,7 +48,7 @@ def play(model: nn.Module, wanted: str, gradients: Any) -> list[list[torch.Tenso
     ("name", "wanted"),
     [("llama", "output_attentions"), ("llama", "output_hidden_states"), ("qwen2_moe", "output_router_logits")],
 )
-@pytest.mark.parametrize("tp", [2, 3])
+@pytest.mark.parametrize("tp", [2, pytest.param(3, marks=pytest.mark.sweep)])
 def test_what_is_recorded_is_the_dense_models(name: str, wanted: str, tp: int) -> None:
     config = (FAMILIES | MIXTURES)[name].config()
     config._attn_implementation = "eager"  # the others give no weights of attention
