@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils import dlpack
 
-from tests.contract.parts import HIDDEN, INNER, Mlp, Net, case, linear, twins
+from tests.contract.parts import HIDDEN, INNER, Mlp, Net, call, case, leaf, linear, twins
 
 
 class Writes(Mlp):
@@ -241,3 +241,26 @@ def members_of_an_enumeration_as_keys():
     net.blocks[1].kernel = HTTPMethod.PUT
     yield
     KERNELS[HTTPMethod.GET] = torch.relu
+
+
+class Clipped(Mlp):
+    """Keeps weights small through their `data`, as maps of states do; in training only."""
+
+    def before(self, x):
+        if self.training:
+            self.up.weight.data.clamp_(-0.1, 0.1)
+            self.down.bias.data.mul_(0.5)
+        return x
+
+
+@case()
+def weights_clipped_through_their_data():
+    net = twins(Clipped)
+    net.eval()
+    yield net
+    yield call(leaf(2, 5, HIDDEN))
+    net.train()
+    yield call(leaf(3, 5, HIDDEN))
+    yield call(leaf(2, 4, HIDDEN))
+    net.eval()
+    yield call(leaf(2, 4, HIDDEN), backward=False, under=torch.no_grad)
