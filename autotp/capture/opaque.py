@@ -193,6 +193,14 @@ class Widths:
         (sizes,) = found
         return tuple(own if size is None else size for own, size in zip(shape, sizes, strict=True)) if sizes else shape
 
+    def is_whole(self, shape: tuple[int, ...]) -> bool:
+        """Returns if a value that an object holds is like wholes of which programs pass slices, and like none of the slices."""
+        if self._others is not None:
+            return self._others.is_whole(shape)
+        keys = {_masked(shape, mask) for mask in (frozenset[int](), *_MASKS)}
+        sliced = any(self._known.get(key, {key}) != {key} for key in keys)
+        return not sliced and any(keys & wholes for wholes in self._known.values())
+
 
 # Dims, counted from the end, whose sizes may differ between what an object is given and what it holds.
 _MASKS = (frozenset({-2}), frozenset({-1}), frozenset({-2, -1}))

@@ -16,7 +16,7 @@ from ..axes.layout import Layout
 from ..axes.rules import function_rules, operator_rules
 from ..capture.capturing import capturing
 from ..capture.contract.guards import Contract
-from ..capture.opaque import Widths
+from ..capture.opaque import Widths, tensors_of
 from ..capture.signature import CallSite, VaryingDims
 from ..capture.trace import trace
 from ..capture.traced import CaptureError, Traced
@@ -216,7 +216,8 @@ class Compiler:
 
     def holds_slices(self, site: CallSite) -> bool:
         """Returns if objects in a call may hold a rank's slices, which a whole run would take for whole."""
-        return bool(site.handles) and self.gives_slices
+        held = tensors_of(list(site.handles)) if self.gives_slices else ()
+        return any(tensor.numel() and not self.widths.is_whole(tuple(tensor.shape)) for tensor in held)
 
     def _is_sound(self) -> bool:
         """Returns if the plan holds for the call that it was made from, or for another one, or is not for these modules."""

@@ -32,8 +32,10 @@ def pass_gradients(placement: Placement) -> None:
     facts, flow = placement.typed.facts, placement.flow
     used = frozenset(factor for cut in flow.cuts.values() for factor in cut.over)
     for node in [node for node in placement.typed.graph.nodes if node.target is read_opaque and node in facts]:
+        if not node.meta["gradient"] or len(facts[node].outputs) != 1:
+            continue
         held = factors_in(axes_of_dims(facts[node].dims) & flow.held[node], flow.cuts)
-        if node.meta["gradient"] and len(facts[node].outputs) == 1 and frozenset(held) == used:
+        if frozenset(held) == used:
             node.target = read_differentiable
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import autotp
+from autotp.capture.opaque import Widths
 from autotp.dispatch.apply import apply_plan, make_compilers
 from autotp.huggingface.examples import examples_for
 from autotp.planner.make import make_plan
@@ -49,13 +50,13 @@ class Mixer(nn.Module):
 
     def forward(self, x: torch.Tensor, way: str = "", store: Store | None = None) -> torch.Tensor:
         y = self.up(x)
-        if way == "values":
+        if "values" in way:
             y = y * (2 if float(x.detach().sum()) > 0 else 3)
         if way == "pins":
             y = y.softmax(-1)
         if way == "extra":
             y = y * self.scale + self.extra(x)
-        if way == "keeps" and store is not None:
+        if "keeps" in way and store is not None:
             store.set_linear_cache(y)
         if way == "windows" and store is not None:
             return self.down(y).sum() + store.full_windows(x).sum()
@@ -126,3 +127,24 @@ def test_a_whole_run_never_reads_slices_from_an_object() -> None:
 
     with pytest.raises(autotp.TraceError, match=r"Could not guard on data-dependent|cannot be traced"):
         compare(calls)
+
+
+def test_an_object_that_holds_wholes_alone_may_be_in_a_whole_run_after_programs_gave_slices_to_others() -> None:
+    def calls() -> list[dict[str, Any]]:
+        first, second = Store(), Store()
+        kept, other = {"way": "keeps", "store": first}, {"way": "keeps values", "store": second}
+        return [kept, kept, other, other, {"way": "keeps", "store": second}]
+
+    with pytest.warns(UserWarning, match="computes some calls with whole weights"):
+        compare(calls)
+
+
+def test_wholes_and_slices_of_one_size_are_not_told_apart() -> None:
+    widths = Widths()
+    widths.note((2, 5, 8), (2, 5, 24))
+    assert widths.is_whole((3, 7, 24))
+    assert not widths.is_whole((3, 7, 8))
+    assert not widths.is_whole((3, 7, 12))
+    Widths(widths).note((2, 5, 24), (2, 5, 72))
+    assert not widths.is_whole((3, 7, 24))
+    assert Widths(widths).is_whole((3, 7, 72))
