@@ -58,6 +58,7 @@ _BY_IDENTITY = (
     types.GenericAlias,
     types.UnionType,
     types.CodeType,
+    numpy.ufunc,
     property,
     classmethod,
     staticmethod,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 
+import numpy
 import torch
 from torch import nn
 
@@ -586,3 +587,19 @@ def bounded_cache_of_tensors():
     yield call(leaf(2, 3, 32))
     table_of.cache_clear()
     yield call(leaf(2, 3, 32))
+
+
+@case()
+def ufunc_that_is_replaced_and_one_that_calls_python():
+    def level(number):
+        return number * LEVEL[0]
+
+    LEVEL[0] = 1.0
+    scale, root = numpy.frompyfunc(level, 1, 1), [numpy.sqrt]
+    yield twins(lambda index: Applies(lambda y: y.relu() * float(scale(2.0)) * float(root[0](4.0))))
+    yield
+    LEVEL[0] = 3.0
+    yield
+    root[0] = numpy.square
+    yield call(leaf(3, 5, 32))
+    yield call(leaf(2, 4, 32))
