@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy
 import pytest
 import torch
 from torch import nn
 
+import autotp
 from autotp.capture.record import record
 from autotp.capture.units import find_units
+from tests.contract.parts import HIDDEN, Mlp, Net, values
 
 WIDTH, BLOCKS = 16, 6
 
@@ -51,3 +54,16 @@ def test_a_result_that_is_read_after_one_of_the_calls_is_read() -> None:
     model = Towers()
     recording = record(model, find_units(model), (torch.zeros(2, 5, WIDTH), torch.zeros(2, 3, WIDTH)), {})
     assert list(recording.unread.values()) == [frozenset()]
+
+
+class Rooted(Net):
+    """Calls a function of numpy between its blocks."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = super().forward(x * float(numpy.sqrt(4.0)))
+        return out
+
+
+def test_a_model_whose_own_python_calls_numpy_is_cut() -> None:
+    plan = autotp.plan(Rooted(Mlp(0), Mlp(1)).double(), tp=2, example=(values(2, 5, HIDDEN),))
+    assert any(unit.layouts() for unit in plan.units)
