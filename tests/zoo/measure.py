@@ -174,7 +174,7 @@ def whole_calls(verifier: Verifier, plan: Plan, *, generation: bool) -> dict[str
         calls["training"] = _calling(verifier, args, kwargs, training=True)
     if generation:  # last, since what has kept whole values in a cache goes on with them
         calls["forward"] = _calling(verifier, args, {**kwargs, "use_cache": False})
-        calls["forward with a cache"] = _calling(verifier, args, {**kwargs, "use_cache": True})
+        calls["forward with a cache"] = _with_cache(verifier, args, {**kwargs, "use_cache": True})
         calls["generation"] = _write
     found: dict[str, str] = {}
     for name, call in calls.items():
@@ -195,6 +195,22 @@ def whole_calls(verifier: Verifier, plan: Plan, *, generation: bool) -> dict[str
 
 def _calling(verifier: Verifier, args: Any, kwargs: Any, *, training: bool = False) -> Callable[[Any], Any]:
     return lambda model: called(model, Call("", (args, kwargs), training), verifier.seed, verifier.paths)
+
+
+def _with_cache(verifier: Verifier, args: Any, kwargs: Any) -> Callable[[Any], Any]:
+    """A call that fills a cache: forward alone where the dense model writes over what its own backward would read."""
+    both = _calling(verifier, args, kwargs)
+    try:
+        both(copy.deepcopy(verifier.dense))
+    except RuntimeError:
+        return lambda model: _forward(model, args, kwargs)
+    return both
+
+
+@torch.no_grad()
+def _forward(model: Any, args: Any, kwargs: Any) -> None:
+    with GroupedProducts(), Float64():
+        model(*args, **kwargs)
 
 
 def _left(plan: Plan) -> list[tuple[int, str, str]]:
