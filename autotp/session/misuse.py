@@ -31,6 +31,7 @@ MSG_CAPTURED = (
     " call; use torch.compile, or capture the dense model"
 )
 CHECK_INPUTS = "AUTOTP_CHECK_INPUTS"  # a variable of the environment: "0" compares the inputs of the first call only
+_STATES = "random states, from which dropout draws: seed all alike"
 _EVERY = 64  # how many calls there are from one check to the next where it takes a collective of its own
 _ENTRIES = {0: 1, 1: 4096, 2: 64, 3: 16}  # of each dim, by the number of dims; of more dims 8
 _WORD = 0xFFFFFFFF  # hashes of numbers, unlike those of text, are the same in every process
@@ -93,12 +94,17 @@ class _Draws:
             self.checked = True
             if any(isinstance(part, _DropoutNd) and part.training and part.p for part in model.modules()):
                 self.drawn = True
-                self.ranks.check_agreement(str(self.begun), "random states, from which dropout draws: seed all alike")
+                self.ranks.check_agreement(str(self.begun), _STATES)
         return self.begun if self.drawn else 0
 
-    def end(self) -> None:
-        """A call has ended: the state says if it has drawn."""
-        self.drawn = self.drawn or (self.begun != 0 and self.begun != self._state())
+    def end(self, *, by_error: bool) -> None:
+        """A call has ended: the state says if it has drawn. Raises PlacementError if nothing had said so before, and the states
+        differed when it began."""
+        if self.drawn or not self.begun or self.begun == self._state():
+            return
+        self.drawn = True
+        if not by_error:  # which the other ranks may not have had
+            self.ranks.check_agreement(str(self.begun), _STATES)
 
     def _state(self) -> int:
         devices = dict.fromkeys((CPU, self.ranks.device))
@@ -111,8 +117,10 @@ class _End:
 
     def __call__(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if not torch.compiler.is_compiling():
-            self.draws.end()
-            self.ranks.end_call(model)
+            try:
+                self.draws.end(by_error=output is None)  # what a hook is given then
+            finally:
+                self.ranks.end_call(model)
 
 
 def _sample(inputs: Any) -> int:

@@ -91,11 +91,12 @@ def test_ranks_that_would_drop_different_values_are_refused(by_module: bool) -> 
 
 
 def seeded_apart_at_first() -> str:
-    torch.manual_seed(0)
-    model = autotp.parallelize(Dropping(by_module=True), example=(values(2, 5, HIDDEN),)).train()
-    torch.manual_seed(dist.get_rank())
-    with pytest.raises(PlacementError, match=r"different random states.*seed all alike"):
-        model(values(2, 5, HIDDEN))
+    for by_module in (True, False):
+        torch.manual_seed(0)
+        model = autotp.parallelize(Dropping(by_module), example=(values(2, 5, HIDDEN),)).train()
+        torch.manual_seed(dist.get_rank())
+        with pytest.raises(PlacementError, match=r"different random states.*seed all alike"):
+            model(values(2, 5, HIDDEN))
     os.environ[CHECK_INPUTS] = "0"
     model = autotp.parallelize(Dropping(by_module=True), example=(values(2, 5, HIDDEN),)).train()
     torch.manual_seed(dist.get_rank())
