@@ -17,7 +17,7 @@ from .errors import UsageError
 from .huggingface.adapters import carrier
 from .planner.plan import Plan
 from .report.diff import GraphDiff
-from .runtime.moving import move
+from .runtime.cut.moving import move
 from .session.arguments import Source, Wishes, check_size
 from .session.groups import join_ranks, process_ranks
 from .session.parallel import cut_again, cut_model

@@ -34,9 +34,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import autotp
 from autotp.checkpoint.full import state_of
-from autotp.runtime.launch import run_ranks
-from autotp.runtime.processes import ProcessRanks
-from autotp.runtime.shared import HostGroup
+from autotp.runtime.groups.launch import run_ranks
+from autotp.runtime.groups.processes import ProcessRanks
+from autotp.runtime.transport.shared import HostGroup
 from benchmarks.peers import libraries, megatron
 
 RANKS, BATCH, PROMPT, STEPS = 2, 4, 128, 32

@@ -121,7 +121,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=RUNS)
     parser.add_argument("--tp", type=int, default=TP)
     arguments = parser.parse_args()
-    from autotp.runtime.launch import run_ranks
+    from autotp.runtime.groups.launch import run_ranks
 
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.folder or Path(temporary)

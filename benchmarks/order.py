@@ -20,7 +20,7 @@ from transformers import AutoConfig
 import autotp
 from autotp.huggingface.models import build_model
 from autotp.planner.plan import Plan
-from autotp.runtime.launch import run_ranks
+from autotp.runtime.groups.launch import run_ranks
 from autotp.session.study import Study
 
 RANKS, SEQUENCE, STEPS = 2, 256, 7

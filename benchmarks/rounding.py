@@ -19,8 +19,8 @@ import autotp
 from autotp.api import join_ranks
 from autotp.dispatch.apply import apply_plan, make_compilers
 from autotp.planner.make import make_plan
-from autotp.runtime.ranks import Ranks
-from autotp.runtime.simulate import simulate
+from autotp.runtime.groups.ranks import Ranks
+from autotp.runtime.groups.simulate import simulate
 from autotp.verify import Float64
 from benchmarks.regrouped import Regrouped
 from benchmarks.steps import FAMILIES, Steps

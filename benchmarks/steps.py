@@ -31,10 +31,10 @@ from autotp.huggingface.examples import examples_for
 from autotp.huggingface.models import build_model
 from autotp.planner.make import make_plan
 from autotp.planner.survey import Survey, survey
+from autotp.runtime.collectives.slices import padding
 from autotp.runtime.cut.origin import parts_only
-from autotp.runtime.ranks import Ranks
-from autotp.runtime.simulate import simulate
-from autotp.runtime.slices import padding
+from autotp.runtime.groups.ranks import Ranks
+from autotp.runtime.groups.simulate import simulate
 from autotp.verify import Float64
 from benchmarks.regrouped import Regrouped
 

@@ -33,7 +33,7 @@ from torch.distributed.tensor import DTensor
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import autotp
-from autotp.runtime.launch import run_ranks
+from autotp.runtime.groups.launch import run_ranks
 from benchmarks.inference import BATCH, PROMPT, RANKS, SHAPE
 from benchmarks.kept import Alive
 from benchmarks.peers import libraries, megatron

@@ -27,7 +27,7 @@ from torch.distributed.fsdp import fully_shard
 from transformers import AutoModelForCausalLM, AutoTokenizer, logging
 
 import autotp
-from autotp.runtime.launch import run_ranks
+from autotp.runtime.groups.launch import run_ranks
 from examples.train_tiny_lm import train
 
 DENSE, BATCH, LENGTH = (1, 1), 8, 96

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from autotp.runtime.moving import move
+from autotp.runtime.cut.moving import move
 
 PACKAGE = Path(__file__).parents[1] / "autotp"
 KINDS = re.compile(r"\b(is_)?(cuda|xpu|npu|hpu|mps|rocm)\b|nccl|xccl", re.IGNORECASE)

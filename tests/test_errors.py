@@ -10,7 +10,7 @@ from transformers import LlamaConfig
 import autotp
 from autotp.errors import AutotpError, PlanError, UsageError
 from autotp.huggingface.models import build_model
-from autotp.runtime.launch import run_ranks
+from autotp.runtime.groups.launch import run_ranks
 from tests.families import FAMILIES
 from tests.parts import held
 

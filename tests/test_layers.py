@@ -118,6 +118,21 @@ def test_no_modules_import_each_other() -> None:
     assert [sorted(group) for group in nx.strongly_connected_components(graph) if len(group) > 1] == []
 
 
+def test_the_rooms_of_runtime_import_one_way() -> None:
+    graph = nx.DiGraph()
+    for path in (PACKAGE / "runtime").rglob("*.py"):
+        parts = ("autotp", *path.relative_to(PACKAGE).with_suffix("").parts)
+        assert len(parts) == 4 or path.name == "__init__.py", f"{path.name} is in no room"
+        for _, name in imports(ast.parse(path.read_text(encoding="utf-8")), parts[:-1]):
+            room = name.split(".")[2:3]
+            if name.startswith("autotp.runtime.") and room != [parts[2]]:
+                graph.add_edge(parts[2], *room)
+    assert graph.number_of_nodes() == len(
+        [path for path in (PACKAGE / "runtime").iterdir() if (path / "__init__.py").exists()]
+    )
+    assert nx.is_directed_acyclic_graph(graph)
+
+
 def test_files_are_about_one_thing() -> None:
     lengths = {
         str(path.relative_to(PACKAGE)): len(path.read_text(encoding="utf-8").splitlines())
@@ -146,8 +161,8 @@ def test_imports_follow_the_layout() -> None:
         ("capture/trace.py", "def f():\n    from transformers import Cache"),
         ("chains/load.py", "import importlib\nimportlib.import_module('autotp.cli')"),
         ("planner/cost.py", "import torch\nif torch:\n    import autotp.runtime.simulator"),
-        ("runtime/layers.py", "from autotp.rewrite import passes"),
-        ("runtime/layers.py", "from autotp.placement import Placement"),
+        ("runtime/layers/parallel.py", "from autotp.rewrite import passes"),
+        ("runtime/layers/parallel.py", "from autotp.placement import Placement"),
         ("checkpoint/load.py", "from autotp.huggingface import names"),
         ("report/html.py", "from autotp.huggingface import names"),
         ("report/html.py", "from transformers import AutoConfig"),
@@ -174,7 +189,7 @@ def test_an_import_against_the_layout_is_found(tmp_path: Path, path: str, source
         ("capture/trace.py", "from autotp import axes, errors"),
         ("planner/cost.py", "from autotp.placement import Placement"),
         ("rewrite/linear.py", "from autotp.runtime import layers"),
-        ("runtime/layers.py", "from autotp.axes import Term\nfrom autotp.errors import AutotpError"),
+        ("runtime/layers/parallel.py", "from autotp.axes import Term\nfrom autotp.errors import AutotpError"),
         ("huggingface/names.py", "import transformers\nfrom autotp.checkpoint import slices"),
         ("cli/plan.py", "import autotp\nfrom autotp.huggingface import names"),
         ("cli/work/write.py", "import transformers"),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from .. import errors
 from ..errors import AutotpError, CheckpointError
-from ..runtime.ranks import Ranks
+from ..runtime.groups.ranks import Ranks
 
 # How long a rank waits for the others in a step that all have begun: one may be writing to a slow disk.
 PATIENCE_S = 3600.0

@@ -12,9 +12,9 @@ from ..axes.layout import Factor, Layout
 from ..dispatch.apply import Parallel
 from ..dispatch.held import ATTRIBUTE, held_in, join_path
 from ..errors import UsageError
+from ..runtime.collectives.slices import assembled
 from ..runtime.cut.origin import IsCut, parts_only
-from ..runtime.ranks import Ranks
-from ..runtime.slices import assembled
+from ..runtime.groups.ranks import Ranks
 
 
 def state_of(model: nn.Module) -> Parallel:

@@ -15,7 +15,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..axes.layout import Layout
-from ..runtime.slices import take
+from ..runtime.collectives.slices import take
 from .boxes import boxes, elements
 from .stored import fetch
 

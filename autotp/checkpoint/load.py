@@ -14,7 +14,7 @@ from ..axes.layout import Layout
 from ..errors import UsageError
 from ..runtime.cut.origin import IsCut
 from ..runtime.cut.tensor import as_cut
-from ..runtime.ranks import Ranks
+from ..runtime.groups.ranks import Ranks
 from .boxes import elements
 from .lazy import Lazy, Meter, read
 from .progress import bar

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from ..axes.layout import Layout
 from ..errors import UsageError
-from ..runtime.slices import padding
+from ..runtime.collectives.slices import padding
 from .boxes import Box, boxes
 
 aten = torch.ops.aten

@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from ..errors import AutotpError, CheckpointError, UsageError, in_one_line
-from ..runtime.processes import ProcessRanks
+from ..runtime.groups.processes import ProcessRanks
 from .agree import share, together
 from .replace import settle
 from .target import Target, saying

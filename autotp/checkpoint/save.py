@@ -18,7 +18,7 @@ from ..axes.layout import Layout
 from ..errors import CheckpointError, UsageError
 from ..outside.data import brief
 from ..runtime.cut.origin import parts_only
-from ..runtime.ranks import Ranks
+from ..runtime.groups.ranks import Ranks
 from .agree import together
 from .boxes import Box, boxes
 from .folder import INDEX, PICKLED, PICKLED_INDEX, WEIGHTS

@@ -10,9 +10,9 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from ..errors import CheckpointError, UsageError
+from ..runtime.collectives.slices import take
 from ..runtime.cut.origin import IsCut, Origin
 from ..runtime.cut.tensor import CutTensor
-from ..runtime.slices import take
 from .full import state_of
 from .part import Part
 

@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from ..errors import UsageError
-from ..runtime.randomness import seeded
+from ..runtime.devices.randomness import seeded
 
 aten = torch.ops.aten
 _BUILDING = threading.Lock()  # libraries swap functions of torch while they initialise, for all threads

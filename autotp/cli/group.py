@@ -37,7 +37,7 @@ class Group(click.Group):
         except Exception as error:
             if error.__cause__ is None:
                 raise
-            from ..runtime.launch import RankTraceback
+            from ..runtime.groups.launch import RankTraceback
 
             cause = error.__cause__
             if not isinstance(cause, RankTraceback):

@@ -9,7 +9,7 @@ from torch import nn
 
 from ..axes.layout import Layout
 from ..planner.plan import Plan, UnitPlan
-from ..runtime.layers import remove_layer
+from ..runtime.layers.parallel import remove_layer
 from .apply import Parallel, install, module_paths
 from .compiler import Compiler
 from .held import ATTRIBUTE, held_in

@@ -21,10 +21,10 @@ from ..planner.fits import check_fits
 from ..planner.plan import ParameterPlan, Plan, UnitPlan
 from ..planner.survey import Survey, fingerprint_of
 from ..planner.weigh import Weigher
-from ..runtime.cut import fsdp as fsdp  # it sees parts from here on
 from ..runtime.cut.origin import IsCut, Origin
 from ..runtime.cut.tensor import cut_in_place
-from ..runtime.layers import (
+from ..runtime.groups.ranks import Ranks
+from ..runtime.layers.parallel import (
     LAYER,
     ColumnParallelLinear,
     ParallelLayer,
@@ -32,8 +32,7 @@ from ..runtime.layers import (
     VocabParallelEmbedding,
     VocabParallelHead,
 )
-from ..runtime.ranks import Ranks
-from ..runtime.settled import settle
+from ..runtime.results.settled import settle
 from .compiler import Compiler, tensors_in
 from .held import ATTRIBUTE, held_in, join_path
 from .memory import check_memory

@@ -29,7 +29,7 @@ from ..placement.place import Placement, place
 from ..rewrite.build import Program, build
 from ..rewrite.layers import parallel_layers
 from ..rewrite.opaque import slices_given
-from ..runtime.alarm import unseen
+from ..runtime.transport.alarm import unseen
 from .entry import Entry
 from .live import LiveUnit
 from .structure import Signature

@@ -34,7 +34,7 @@ from ..capture.traced import Traced
 from ..errors import TraceError, UnsoundPlanError, UsageError
 from ..rewrite.build import Program
 from ..runtime.cut.views import WholeView
-from ..runtime.traced import closed
+from ..runtime.results.traced import closed
 from .entry import EntryCode
 from .live import LiveUnit
 

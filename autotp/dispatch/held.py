@@ -9,7 +9,7 @@ from torch import nn
 
 from ..capture.clone import on_meta
 from ..runtime.cut.origin import IsCut, Origin
-from ..runtime.layers import remove_layer
+from ..runtime.layers.parallel import remove_layer
 
 ATTRIBUTE = "_autotp"
 

@@ -12,7 +12,7 @@ from ..capture.signature import first_parameter
 from ..capture.units import Unit
 from ..errors import TraceError
 from ..rewrite.build import Program
-from ..runtime.ranks import Ranks
+from ..runtime.groups.ranks import Ranks
 from .held import dense_structure
 from .in_place import InPlace
 from .within import Within, within

@@ -14,8 +14,8 @@ from torch.nn.parameter import is_lazy
 
 from ..axes.layout import Layout
 from ..runtime.cut.origin import IsCut, parts_only
-from ..runtime.layers import layer_of, remove_layer
-from ..runtime.ranks import Ranks
+from ..runtime.groups.ranks import Ranks
+from ..runtime.layers.parallel import layer_of, remove_layer
 from .held import held_in, join_path
 
 Signature: TypeAlias = tuple[Any, ...]

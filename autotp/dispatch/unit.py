@@ -17,12 +17,12 @@ from ..capture.traced import Traced
 from ..capture.units import Unit
 from ..errors import TraceError, UnsoundPlanError, UsageError
 from ..rewrite.build import Program
-from ..runtime.again import gathering_again
+from ..runtime.collectives.again import gathering_again
 from ..runtime.cut.origin import IsCut, parts_only
 from ..runtime.cut.views import WholeView
-from ..runtime.logits import CutLogits, closed
-from ..runtime.ranks import Ranks
-from ..runtime.sequence import DIM, as_taken
+from ..runtime.groups.ranks import Ranks
+from ..runtime.results.logits import CutLogits, closed
+from ..runtime.results.sequence import DIM, as_taken
 from .compiler import Compiler
 from .dynamo import call_in_dynamo
 from .entry import OTHER, Entry, EntryCode

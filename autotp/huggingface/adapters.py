@@ -12,7 +12,7 @@ from transformers.pytorch_utils import Conv1D
 
 from ..checkpoint.full import state_of, undivided, whole
 from ..runtime.cut.origin import parts_only
-from ..runtime.layers import layer_of
+from ..runtime.layers.parallel import layer_of
 
 
 def is_adapted(model: nn.Module) -> bool:

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, EncoderDecoderCache
 
 from ..errors import UsageError
-from ..runtime.ranks import Ranks
+from ..runtime.groups.ranks import Ranks
 
 CLOCK = (
     "max_time stops each rank by its own clock, so that some would wait for ever for the others; "

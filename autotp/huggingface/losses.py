@@ -13,8 +13,8 @@ from ..axes.layout import Cut, Factor, Factors, Leaf
 from ..capture.record import record
 from ..errors import TraceError
 from ..planner.survey import Survey
-from ..runtime.logits import CutLogits, Head
-from ..runtime.ranks import Ranks
+from ..runtime.groups.ranks import Ranks
+from ..runtime.results.logits import CutLogits, Head
 from .models import EXAMPLE_SIZES, example_inputs, is_transformers_model
 
 CUT = "with labels, the loss reads the cut logits: all-reduces of b·s and of 2·b·s numbers instead of their all-gather"

@@ -11,7 +11,7 @@ from ..checkpoint.agree import together
 from ..checkpoint.full import state_of
 from ..checkpoint.target import Target
 from ..errors import UsageError
-from ..runtime.ranks import Ranks
+from ..runtime.groups.ranks import Ranks
 from . import adapters, models, pretrained
 
 SAVE = "autotp.save_pretrained"

@@ -21,9 +21,9 @@ from ..axes.layout import Factor
 from ..checkpoint.full import state_of
 from ..errors import UsageError
 from ..outside.overrides import standing_in
-from ..runtime.groups import group_of
-from ..runtime.processes import ProcessRanks
-from ..runtime.ranks import Ranks
+from ..runtime.groups.processes import ProcessRanks
+from ..runtime.groups.ranks import Ranks
+from ..runtime.groups.registry import group_of
 from .saving import save_pretrained
 
 MSG_ALONE = (

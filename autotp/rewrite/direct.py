@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ..runtime.layers import LAYER
+from ..runtime.layers.parallel import LAYER
 
 aten = torch.ops.aten
 

@@ -13,7 +13,7 @@ import torch
 from ..axes.layout import Factors, ordered
 from ..placement.place import Placement
 from ..placement.typed import factors_in
-from ..runtime.randomness import apart
+from ..runtime.devices.randomness import apart
 
 
 def draw_apart(placement: Placement, ranks: torch.fx.Node) -> None:

@@ -12,11 +12,12 @@ import torch
 
 from ..axes.layout import Leaf
 from ..placement.transition import Joined, Transition
-from ..runtime import collectives, sequence, together
-from ..runtime.deferred import Deferred
-from ..runtime.logits import CutLogits, Head
-from ..runtime.routing import has_own_number, is_between_ends, own_rows
-from ..runtime.traced import TracedLogits
+from ..runtime.collectives import single, together
+from ..runtime.layers.routing import has_own_number, is_between_ends, own_rows
+from ..runtime.results import sequence
+from ..runtime.results.deferred import Deferred
+from ..runtime.results.logits import CutLogits, Head
+from ..runtime.results.traced import TracedLogits
 
 Function = Callable[..., Any]
 
@@ -34,7 +35,7 @@ def _reduce(record: Transition) -> Function:
     factors = record.over
 
     def reduce(value: torch.Tensor, ranks: Any) -> torch.Tensor:
-        return collectives.reduce(value, ranks, factors)
+        return single.reduce(value, ranks, factors)
 
     return reduce
 
@@ -43,7 +44,7 @@ def _once(record: Transition) -> Function:
     factors = record.over
 
     def count_once(value: torch.Tensor, ranks: Any) -> torch.Tensor:
-        return collectives.once(value, ranks, factors)
+        return single.once(value, ranks, factors)
 
     return count_once
 
@@ -52,7 +53,7 @@ def _enter(record: Transition) -> Function:
     factors, of = record.over, record.of
 
     def enter(value: torch.Tensor, ranks: Any) -> torch.Tensor:
-        return collectives.enter(value, ranks, factors, of)
+        return single.enter(value, ranks, factors, of)
 
     return enter
 
@@ -61,7 +62,7 @@ def _enter_part(record: Transition) -> Function:
     factors, ((dim, _, _),), where = record.over, record.dims, torch.tensor(record.where)
 
     def enter_part(value: torch.Tensor, ranks: Any) -> torch.Tensor:
-        return collectives.enter_part(value, ranks, factors, dim, where)
+        return single.enter_part(value, ranks, factors, dim, where)
 
     return enter_part
 
@@ -70,7 +71,7 @@ def _leave(record: Transition) -> Function:
     factors = record.over
 
     def leave(value: torch.Tensor, ranks: Any) -> torch.Tensor:
-        return collectives.leave(value, ranks, factors)
+        return single.leave(value, ranks, factors)
 
     return leave
 
@@ -79,7 +80,7 @@ def _slice(record: Transition) -> Function:
     layouts = tuple(layout for _, layout, _ in record.dims)
 
     def slice_to_rank(value: torch.Tensor, ranks: Any) -> torch.Tensor:
-        return collectives.slice_to_rank(value, ranks, layouts)
+        return single.slice_to_rank(value, ranks, layouts)
 
     return slice_to_rank
 
@@ -100,7 +101,7 @@ def _gather(record: Transition) -> Function:
     ((dim, layout, over),), summed = record.dims, record.summed
 
     def gather(value: torch.Tensor, ranks: Any) -> torch.Tensor:
-        return collectives.gather(value, ranks, over, dim, layout, summed)
+        return single.gather(value, ranks, over, dim, layout, summed)
 
     return gather
 
@@ -126,7 +127,7 @@ def _defer(record: Transition) -> Function:
     def defer(value: torch.Tensor, ranks: Any) -> torch.Tensor:
         def make(local: torch.Tensor) -> torch.Tensor:
             for dim, layout, over in dims:
-                local = collectives.gather(local, ranks, over, dim, layout)
+                local = single.gather(local, ranks, over, dim, layout)
             return local
 
         # A compiled graph knows no lazy values.
@@ -141,7 +142,7 @@ def _keep(record: Transition) -> Function:
     def keep(value: torch.Tensor, ranks: Any) -> Any:
         if isinstance(layout, Leaf) and dim == value.dim() - 1:
             return _cut_logits(value, Head(ranks, layout, kept=True))
-        return collectives.keep_cut(value, ranks, over, dim, layout)
+        return single.keep_cut(value, ranks, over, dim, layout)
 
     return keep
 

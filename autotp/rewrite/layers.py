@@ -16,9 +16,9 @@ from torch import nn
 from ..axes.layout import Layout, is_padded, is_whole, layout_of
 from ..placement.place import Placement
 from ..placement.typed import is_parameter
-from ..runtime import collectives
-from ..runtime.layers import ColumnParallelLinear, layer_of
-from ..runtime.slices import keep_padding_zero
+from ..runtime.collectives import single
+from ..runtime.collectives.slices import keep_padding_zero
+from ..runtime.layers.parallel import ColumnParallelLinear, layer_of
 
 aten = torch.ops.aten
 
@@ -103,7 +103,7 @@ def mask_lookups(graph: torch.fx.Graph, layouts: Mapping[str, Sequence[Layout]],
         def lookup(
             weight: torch.Tensor, indices: torch.Tensor, ranks: Any, rows: Layout = rows, padding_row: int = padding_row
         ) -> torch.Tensor:
-            return collectives.lookup(weight, indices, ranks, rows, padding_row)
+            return single.lookup(weight, indices, ranks, rows, padding_row)
 
         node.target, node.args, node.kwargs = lookup, (*node.args[:2], ranks), {}
 

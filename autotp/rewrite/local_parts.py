@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..axes.layout import Layout, Leaf, SumLayout, coordinate, is_padded
-from ..runtime.slices import SYMBOLIC
+from ..runtime.collectives.slices import SYMBOLIC
 
 
 def filled(value: torch.Tensor, dim: int, layout: Layout, rank: int) -> torch.Tensor:

@@ -13,7 +13,7 @@ import torch
 from ..axes.call import is_tensor, named_arguments
 from ..axes.layout import Leaf
 from ..placement.place import Placement
-from ..runtime import routing
+from ..runtime.layers import routing
 
 
 def pick_local_parts(placement: Placement, ranks: torch.fx.Node) -> None:

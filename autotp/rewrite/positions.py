@@ -17,7 +17,7 @@ from ..placement.place import Placement
 from ..placement.sequence import SequenceCut
 from ..placement.state import Use
 from ..placement.transition import Transition
-from ..runtime import sequence
+from ..runtime.results import sequence
 
 # Makes a node: its key, the value it is made from, what it does, what else it reads.
 Make = Callable[..., torch.fx.Node]

@@ -23,10 +23,10 @@ from ..planner.plan import CollectivePlan, Plan, UnitPlan
 from ..planner.survey import Example, Survey
 from ..planner.weigh import Weigher
 from ..planner.work import placed_as_planned
-from ..runtime.log import CollectiveLog
-from ..runtime.ranks import Ranks
-from ..runtime.sequence import CutSequence, cut_over_positions, made_whole
-from ..runtime.settled import settle
+from ..runtime.groups.log import CollectiveLog
+from ..runtime.groups.ranks import Ranks
+from ..runtime.results.sequence import CutSequence, cut_over_positions, made_whole
+from ..runtime.results.settled import settle
 
 Placed: TypeAlias = tuple[Placement, Weigher]
 

@@ -13,9 +13,9 @@ from ..huggingface import models
 from ..huggingface.adapters import say_whole_sizes
 from ..huggingface.checkpointing import keep_checkpointing
 from ..huggingface.generation import keep_in_step
-from ..runtime.devices import rank_device
-from ..runtime.processes import ProcessRanks
-from ..runtime.ranks import Ranks
+from ..runtime.devices.devices import rank_device
+from ..runtime.groups.processes import ProcessRanks
+from ..runtime.groups.ranks import Ranks
 from .arguments import check_size
 from .misuse import refuse_misuse
 

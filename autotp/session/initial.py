@@ -17,7 +17,7 @@ from ..checkpoint.tape import Place, Tape, record
 from ..dispatch.apply import Parallel
 from ..errors import UsageError, in_one_line
 from ..huggingface import models
-from ..runtime.slices import take
+from ..runtime.collectives.slices import take
 
 Model = TypeVar("Model", bound=nn.Module)
 INITIALIZE = "autotp.initialize"

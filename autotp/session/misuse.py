@@ -16,10 +16,10 @@ from torch.utils import _pytree as pytree
 
 from ..errors import UsageError
 from ..runtime.cut.given import check_given, given
-from ..runtime.devices import CPU
-from ..runtime.processes import ProcessRanks
-from ..runtime.randomness import state_of
-from ..runtime.ranks import Ranks
+from ..runtime.devices.devices import CPU
+from ..runtime.devices.randomness import state_of
+from ..runtime.groups.processes import ProcessRanks
+from ..runtime.groups.ranks import Ranks
 
 MSG_AVERAGED = (
     "DistributedDataParallel would average the gradients of different slices: its process group has ranks {others} of this"

@@ -12,7 +12,7 @@ from ..dispatch.held import ATTRIBUTE, dense_structure
 from ..huggingface.adapters import say_whole_sizes
 from ..huggingface.checkpointing import keep_checkpointing, leave_checkpointing
 from ..planner.plan import Plan
-from ..runtime.ranks import Ranks
+from ..runtime.groups.ranks import Ranks
 from .pipeline import Session
 
 

@@ -23,7 +23,7 @@ from ..errors import UsageError
 from ..huggingface import pretrained
 from ..planner.plan import Plan
 from ..runtime.cut.origin import IsCut
-from ..runtime.simulate import alone
+from ..runtime.groups.simulate import alone
 from .arguments import Wishes, check_size
 from .opening import Opened, first_names, open_checkpoint, part_of_rank
 from .pipeline import Session

@@ -19,7 +19,7 @@ from ..dispatch.apply import apply_plan, make_compilers
 from ..dispatch.compiler import Compiler
 from ..errors import PlanError, UsageError
 from ..planner.plan import Plan, UnitPlan
-from ..runtime.ranks import Ranks
+from ..runtime.groups.ranks import Ranks
 from .arguments import Wishes, check_wishes
 from .groups import join_ranks, process_ranks
 from .opening import Opened, open_checkpoint, part_of_rank

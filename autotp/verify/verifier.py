@@ -22,10 +22,10 @@ from ..huggingface.examples import examples_for
 from ..outside.progress import doing
 from ..planner.plan import Plan, UnitPlan
 from ..planner.survey import Example, Survey
-from ..runtime.logits import closed
-from ..runtime.ranks import Ranks
-from ..runtime.sequence import made_whole
-from ..runtime.simulate import simulate
+from ..runtime.groups.ranks import Ranks
+from ..runtime.groups.simulate import simulate
+from ..runtime.results.logits import closed
+from ..runtime.results.sequence import made_whole
 from ..session.arguments import Source, Wishes, check_simulated
 from ..session.pipeline import Session
 from .calls import Call, UnsuitableError, drawing_nothing, larger_call, real_call, three_calls

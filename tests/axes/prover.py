@@ -30,10 +30,10 @@ from autotp.chains.collect import mark_collected
 from autotp.errors import UnsoundPlanError
 from autotp.placement.place import place
 from autotp.rewrite.build import Program, build
-from autotp.runtime.logits import closed
-from autotp.runtime.ranks import Ranks
-from autotp.runtime.simulate import simulate
-from autotp.runtime.slices import take
+from autotp.runtime.collectives.slices import take
+from autotp.runtime.groups.ranks import Ranks
+from autotp.runtime.groups.simulate import simulate
+from autotp.runtime.results.logits import closed
 
 Function: TypeAlias = Callable[..., Any]
 Handles: TypeAlias = Callable[[], dict[str, Any]]

@@ -35,7 +35,7 @@ from autotp.axes.layout_text import parse_layout
 from autotp.axes.term import ONE, Axis, Pin, Product, Sum, Term, axes_of, axis, pin, resolve
 from autotp.axes.unify import CannotUnify, unify
 from autotp.errors import PlanError
-from autotp.runtime.slices import join, take
+from autotp.runtime.collectives.slices import join, take
 
 quick = settings(deadline=None, derandomize=True, max_examples=150)
 WHY = Pin("softmax", "aten.softmax", "it is normalised along this dimension")

@@ -17,7 +17,7 @@ from autotp.huggingface.examples import examples_for
 from autotp.huggingface.models import build_model
 from autotp.planner.make import make_plan
 from autotp.planner.survey import survey
-from autotp.runtime.simulate import simulate
+from autotp.runtime.groups.simulate import simulate
 from tests.capture.test_trace import HIDDEN, INNER, MLP, Block, Cut, Stack, leaf, values, weights
 
 pytestmark = pytest.mark.matrix

@@ -12,8 +12,8 @@ import torch
 import autotp
 from autotp.huggingface.examples import examples_for
 from autotp.planner.survey import survey
-from autotp.runtime.ranks import Ranks
-from autotp.runtime.simulate import simulate
+from autotp.runtime.groups.ranks import Ranks
+from autotp.runtime.groups.simulate import simulate
 from autotp.session.arguments import rule_folders
 from tests.contract.parts import HIDDEN, Mlp, twins, values
 from tests.contract.play import cut

@@ -23,8 +23,8 @@ from autotp.huggingface.examples import examples_for
 from autotp.planner.make import make_plan
 from autotp.planner.plan import Plan
 from autotp.planner.survey import survey
-from autotp.runtime.ranks import Ranks
-from autotp.runtime.simulate import simulate
+from autotp.runtime.groups.ranks import Ranks
+from autotp.runtime.groups.simulate import simulate
 from autotp.session.arguments import rule_folders
 
 pytestmark = pytest.mark.matrix

@@ -12,8 +12,8 @@ from transformers import AutoConfig, PretrainedConfig
 from autotp.huggingface.models import build_model
 from autotp.huggingface.pretrained import quiet
 from autotp.planner.plan import Plan
-from autotp.runtime.ranks import Ranks
-from autotp.runtime.simulate import simulate
+from autotp.runtime.groups.ranks import Ranks
+from autotp.runtime.groups.simulate import simulate
 from autotp.session.opening import open_checkpoint
 from autotp.session.weights import place
 from tests.families import FAMILIES, LLAMA_LIKE

@@ -27,7 +27,7 @@ import torch.distributed as dist
 import autotp
 from autotp.errors import CheckpointError, RankError, RankLostError
 from autotp.huggingface.models import build_model
-from autotp.runtime.launch import run_ranks
+from autotp.runtime.groups.launch import run_ranks
 from autotp.verify import Float64
 from tests.families import FAMILIES
 

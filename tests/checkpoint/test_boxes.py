@@ -8,7 +8,7 @@ import torch
 from autotp.axes.layout import local_indices
 from autotp.axes.layout_text import parse_layout
 from autotp.checkpoint.boxes import boxes, elements, runs
-from autotp.runtime.slices import take
+from autotp.runtime.collectives.slices import take
 
 LAYOUTS = {
     "12": 4,

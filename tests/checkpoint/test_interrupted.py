@@ -22,7 +22,7 @@ import autotp
 from autotp.checkpoint.replace import settle
 from autotp.errors import AutotpError, CheckpointError, RankError
 from autotp.huggingface.models import build_model
-from autotp.runtime.launch import run_ranks
+from autotp.runtime.groups.launch import run_ranks
 from tests.checkpoint.models import config_of, simulated, write
 
 MANY = 10_000

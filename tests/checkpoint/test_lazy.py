@@ -8,7 +8,7 @@ from torch import nn
 
 from autotp.axes.layout_text import parse_layout
 from autotp.checkpoint.lazy import Lazy, Meter, read, sources
-from autotp.runtime.slices import take
+from autotp.runtime.collectives.slices import take
 
 
 @dataclass

@@ -16,7 +16,7 @@ import autotp
 from autotp.errors import UsageError
 from autotp.huggingface.models import build_model
 from autotp.huggingface.pretrained import quiet
-from autotp.runtime.launch import run_ranks
+from autotp.runtime.groups.launch import run_ranks
 from tests.families import LLAMA_LIKE
 
 BLOCK = 16  # rows and columns of fp8 that share a scale

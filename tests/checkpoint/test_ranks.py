@@ -24,7 +24,7 @@ from autotp.errors import AutotpError, CheckpointError, UsageError
 from autotp.huggingface import pretrained
 from autotp.huggingface.models import build_model
 from autotp.huggingface.pretrained import quiet
-from autotp.runtime.launch import run_ranks
+from autotp.runtime.groups.launch import run_ranks
 from autotp.session import weights
 from tests.checkpoint.models import config_of, write
 

@@ -15,7 +15,7 @@ import torch.distributed.checkpoint as dcp
 
 import autotp
 from autotp.errors import RankError
-from autotp.runtime.launch import run_ranks
+from autotp.runtime.groups.launch import run_ranks
 from tests.checkpoint.models import write
 
 STEPS, EVERY = 14, 2

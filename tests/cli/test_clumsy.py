@@ -12,7 +12,7 @@ import autotp
 from autotp.cli import main
 from autotp.errors import AutotpError
 from autotp.huggingface.models import build_model
-from autotp.runtime.launch import run_ranks
+from autotp.runtime.groups.launch import run_ranks
 from tests.families import FAMILIES
 
 COMMANDS = (

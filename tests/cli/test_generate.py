@@ -18,7 +18,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from autotp.cli import main
 from autotp.cli.work import generate
-from autotp.runtime.launch import RankTraceback
+from autotp.runtime.groups.launch import RankTraceback
 from examples.train_tiny_lm import Learned, Recipe, train
 
 SHORT = Recipe(steps=200, batch=8, length=64, vocabulary=400, width=64, layers=2, rate=1e-2)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import torch
 
-from autotp.runtime.launch import run_ranks
+from autotp.runtime.groups.launch import run_ranks
 from tests.contract.play import Outcome, cases, on_processes, simulated
 
 

@@ -22,9 +22,9 @@ import autotp
 from autotp.checkpoint.full import state_of
 from autotp.errors import AutotpError
 from autotp.runtime.cut.origin import IsCut
-from autotp.runtime.logits import closed
-from autotp.runtime.ranks import Ranks
-from autotp.runtime.traced import TracedLogits
+from autotp.runtime.groups.ranks import Ranks
+from autotp.runtime.results.logits import closed
+from autotp.runtime.results.traced import TracedLogits
 from autotp.session.groups import join_ranks
 from autotp.session.parallel import cut_model
 from autotp.session.pipeline import Session

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from autotp.runtime.launch import run_ranks
+from autotp.runtime.groups.launch import run_ranks
 from tests.contract.play import assert_as_expected, cases, on_processes, one_in
 
 ALL = sorted(cases())

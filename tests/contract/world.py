@@ -24,8 +24,8 @@ from torch.nn.modules import module as nn_module
 from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
-from autotp.runtime.ranks import Ranks
-from autotp.runtime.simulate import SimulatedRanks
+from autotp.runtime.groups.ranks import Ranks
+from autotp.runtime.groups.simulate import SimulatedRanks
 
 PREFIX = "CONTRACT_"  # of variables of the environment that cases set
 TIMEOUT_S = 60.0

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from autotp.runtime.launch import HOST, run_ranks
+from autotp.runtime.groups.launch import HOST, run_ranks
 from tests.device.build import missing
 from tests.device.module import BACKEND, DEVICE, register
 

@@ -19,7 +19,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import autotp
 from autotp.runtime.cut.origin import IsCut, parts_only
 from autotp.runtime.cut.tensor import CutTensor
-from autotp.runtime.processes import ProcessRanks
+from autotp.runtime.groups.processes import ProcessRanks
 from tests.device.models import batch, dense_model
 
 warnings.simplefilter("ignore")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from autotp.runtime.launch import run_ranks
+from autotp.runtime.groups.launch import run_ranks
 from tests.device import tasks
 from tests.device.models import dense_model
 from tests.device.ranks import WORLDS, run_on_device

@@ -25,10 +25,10 @@ from autotp.huggingface.examples import examples_for
 from autotp.planner.make import make_plan
 from autotp.planner.plan import ParameterPlan, Plan
 from autotp.planner.survey import Survey, survey
-from autotp.runtime.layers import ColumnParallelLinear, RowParallelLinear, layer_of
-from autotp.runtime.ranks import Ranks
-from autotp.runtime.simulate import simulate
-from autotp.runtime.slices import padding
+from autotp.runtime.collectives.slices import padding
+from autotp.runtime.groups.ranks import Ranks
+from autotp.runtime.groups.simulate import simulate
+from autotp.runtime.layers.parallel import ColumnParallelLinear, RowParallelLinear, layer_of
 from tests.families import FAMILIES
 from tests.parts import held
 

@@ -17,8 +17,8 @@ from autotp.dispatch.apply import apply_plan, make_compilers
 from autotp.huggingface.examples import examples_for
 from autotp.planner.make import make_plan
 from autotp.planner.survey import survey
-from autotp.runtime.ranks import Ranks
-from autotp.runtime.simulate import simulate
+from autotp.runtime.groups.ranks import Ranks
+from autotp.runtime.groups.simulate import simulate
 
 HIDDEN, INNER = 16, 24
 EXACT = 1e-12

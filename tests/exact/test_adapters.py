@@ -17,7 +17,7 @@ from autotp.checkpoint.full import state_of
 from autotp.errors import PlacementError
 from autotp.huggingface.models import build_model
 from autotp.planner.plan import Plan, UnitPlan
-from autotp.runtime.launch import run_ranks
+from autotp.runtime.groups.launch import run_ranks
 from autotp.verify import Float64
 from tests.families import FAMILIES
 

@@ -25,7 +25,7 @@ from autotp.huggingface.tp_plan import own_styles
 from autotp.planner.cost import wire_bytes
 from autotp.planner.formula import evaluate, sizes
 from autotp.planner.plan import Plan
-from autotp.runtime.launch import run_ranks
+from autotp.runtime.groups.launch import run_ranks
 from autotp.session.study import Study
 from tests.families import FAMILIES, MIXTURES
 from tests.zoo.kinds import CAUSAL, Kind

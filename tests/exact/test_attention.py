@@ -17,8 +17,8 @@ from autotp.huggingface.examples import examples_for
 from autotp.huggingface.models import build_model
 from autotp.planner.make import make_plan
 from autotp.planner.survey import survey
-from autotp.runtime.ranks import Ranks
-from autotp.runtime.simulate import simulate
+from autotp.runtime.groups.ranks import Ranks
+from autotp.runtime.groups.simulate import simulate
 from tests.families import WRITERS
 
 pytestmark = [  # how transformers asks for block masks, and that flex attention runs its plain operators

@@ -15,7 +15,7 @@ from transformers import DynamicCache, StaticCache
 
 import autotp
 from autotp.huggingface.models import build_model
-from autotp.runtime.launch import run_ranks
+from autotp.runtime.groups.launch import run_ranks
 from tests.families import FAMILIES, WRITERS
 
 pytestmark = pytest.mark.matrix

@@ -20,7 +20,7 @@ from transformers.distributed.tensor_parallel import apply_tensor_parallelism
 from autotp.errors import PlanError, UsageError
 from autotp.huggingface.models import build_model
 from autotp.report.export.systems import torch_styles
-from autotp.runtime.launch import run_ranks
+from autotp.runtime.groups.launch import run_ranks
 from autotp.session.study import Study
 from tests.families import FAMILIES
 

@@ -19,7 +19,7 @@ from torch import nn
 import autotp
 from autotp.checkpoint.full import state_of
 from autotp.huggingface.models import build_model
-from autotp.runtime.launch import run_ranks
+from autotp.runtime.groups.launch import run_ranks
 from autotp.verify import Float64, planned_collectives
 from tests.families import FAMILIES, MIXTURES
 

@@ -17,7 +17,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 import autotp
 from autotp.errors import AutotpError, UsageError
 from autotp.runtime.cut.origin import IsCut
-from autotp.runtime.launch import run_ranks
+from autotp.runtime.groups.launch import run_ranks
 from tests.exact.test_optimizers import IDS, Net
 
 LOOPS: dict[str, Callable[[Any], Any]] = {}

@@ -15,8 +15,8 @@ from transformers import Cache, PreTrainedModel
 
 from autotp.dispatch.apply import apply_plan
 from autotp.planner.plan import ParameterPlan, UnitPlan
-from autotp.runtime.ranks import Ranks
-from autotp.runtime.simulate import simulate
+from autotp.runtime.groups.ranks import Ranks
+from autotp.runtime.groups.simulate import simulate
 from autotp.verify import Verifier
 from tests.families import MIXERS
 

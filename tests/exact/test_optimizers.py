@@ -26,8 +26,8 @@ from autotp.huggingface.examples import examples_for
 from autotp.planner.survey import survey
 from autotp.runtime.cut.origin import Origin
 from autotp.runtime.cut.tensor import cut_in_place
-from autotp.runtime.ranks import Ranks
-from autotp.runtime.simulate import simulate
+from autotp.runtime.groups.ranks import Ranks
+from autotp.runtime.groups.simulate import simulate
 
 STEPS = 10
 

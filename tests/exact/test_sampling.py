@@ -15,7 +15,7 @@ from transformers import AutoConfig, PreTrainedModel, pipeline
 import autotp
 from autotp.huggingface.generation import CLOCK
 from autotp.huggingface.models import build_model
-from autotp.runtime.launch import run_ranks
+from autotp.runtime.groups.launch import run_ranks
 from autotp.verify import Float64
 from examples.train_tiny_lm import make_tokenizer
 from tests.families import LLAMA_LIKE

@@ -13,8 +13,8 @@ from autotp.dispatch.apply import apply_plan, make_compilers
 from autotp.huggingface.examples import examples_for
 from autotp.planner.make import make_plan
 from autotp.planner.survey import survey
-from autotp.runtime.ranks import Ranks
-from autotp.runtime.simulate import simulate
+from autotp.runtime.groups.ranks import Ranks
+from autotp.runtime.groups.simulate import simulate
 from autotp.verify import Float64
 from tests.device.models import dense_model
 

@@ -23,10 +23,10 @@ from autotp.planner.make import make_plan
 from autotp.planner.plan import Plan
 from autotp.planner.survey import survey
 from autotp.report.diff import GraphDiff, make_diff
-from autotp.runtime.log import CollectiveLog
-from autotp.runtime.ranks import Ranks
-from autotp.runtime.sequence import CutSequence
-from autotp.runtime.simulate import simulate
+from autotp.runtime.groups.log import CollectiveLog
+from autotp.runtime.groups.ranks import Ranks
+from autotp.runtime.groups.simulate import simulate
+from autotp.runtime.results.sequence import CutSequence
 from autotp.session.study import Study
 from autotp.verify import Float64, Verifier
 from benchmarks.kept import Alive

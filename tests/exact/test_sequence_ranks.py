@@ -15,7 +15,7 @@ import autotp
 from autotp.huggingface.models import build_model
 from autotp.planner.formula import evaluate, sizes
 from autotp.planner.plan import Plan
-from autotp.runtime.launch import run_ranks
+from autotp.runtime.groups.launch import run_ranks
 from autotp.verify import Float64
 from tests.families import FAMILIES
 

@@ -15,7 +15,7 @@ import autotp
 from autotp.checkpoint.full import state_of
 from autotp.errors import UsageError
 from autotp.huggingface.models import build_model
-from autotp.runtime.launch import run_ranks
+from autotp.runtime.groups.launch import run_ranks
 from autotp.verify import Float64
 from tests.families import FAMILIES
 

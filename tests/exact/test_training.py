@@ -27,9 +27,9 @@ from autotp.planner.plan import Plan
 from autotp.planner.survey import Survey, survey
 from autotp.runtime.cut.origin import Origin
 from autotp.runtime.cut.tensor import cut_in_place
-from autotp.runtime.log import CollectiveLog
-from autotp.runtime.ranks import Ranks
-from autotp.runtime.simulate import simulate
+from autotp.runtime.groups.log import CollectiveLog
+from autotp.runtime.groups.ranks import Ranks
+from autotp.runtime.groups.simulate import simulate
 from autotp.verify import Float64, Verifier
 from tests.families import FAMILIES
 

@@ -19,8 +19,8 @@ from transformers import Cache, EncoderDecoderCache
 import autotp
 from autotp.checkpoint.full import state_of
 from autotp.huggingface.models import build_model
-from autotp.runtime.launch import run_ranks
-from autotp.runtime.log import CollectiveLog
+from autotp.runtime.groups.launch import run_ranks
+from autotp.runtime.groups.log import CollectiveLog
 from tests.families import WRITERS
 
 NEW = 64

@@ -23,7 +23,8 @@ import torch.distributed as dist
 
 import autotp
 from autotp.huggingface.models import build_model
-from autotp.runtime import host, processes, shared
+from autotp.runtime.groups import processes
+from autotp.runtime.transport import host, shared
 from tests.families import WRITERS
 
 SLOW_S = 6.0

@@ -13,8 +13,8 @@ from torch import nn
 
 from autotp.checkpoint.full import full_gradients
 from autotp.huggingface.models import build_model
-from autotp.runtime.ranks import Ranks
-from autotp.runtime.simulate import simulate
+from autotp.runtime.groups.ranks import Ranks
+from autotp.runtime.groups.simulate import simulate
 from autotp.session.groups import join_ranks
 from autotp.session.parallel import cut_model
 from autotp.session.pipeline import Session

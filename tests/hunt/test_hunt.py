@@ -30,7 +30,7 @@ from autotp.checkpoint.lazy import Lazy, read
 from autotp.outside.rule_files import RULES
 from autotp.planner.cost import hardware_presets
 from autotp.planner.plan import Plan
-from autotp.runtime.slices import take
+from autotp.runtime.collectives.slices import take
 from autotp.verify import Verifier
 from tests.families import FAMILIES
 from tests.hunt.bounds import outcome_of

@@ -18,9 +18,9 @@ from autotp.placement.calls import _Order
 from autotp.placement.place import Placement
 from autotp.placement.typed import TypedGraph, is_of_parameters
 from autotp.rewrite.build import build
-from autotp.runtime.ranks import Ranks
-from autotp.runtime.simulate import simulate
-from autotp.runtime.slices import take
+from autotp.runtime.collectives.slices import take
+from autotp.runtime.groups.ranks import Ranks
+from autotp.runtime.groups.simulate import simulate
 from tests.placement.test_flow import HIDDEN, INNER, UP, Mlp, X, exact, per_element, placed
 
 OTHER_UP = ("other.weight", 0, 0)

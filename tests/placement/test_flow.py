@@ -21,9 +21,9 @@ from autotp.placement.place import Placement, place
 from autotp.planner.choose import UnitProblem
 from autotp.planner.survey import survey
 from autotp.rewrite.build import build
-from autotp.runtime.ranks import Ranks
-from autotp.runtime.simulate import simulate
-from autotp.runtime.slices import take
+from autotp.runtime.collectives.slices import take
+from autotp.runtime.groups.ranks import Ranks
+from autotp.runtime.groups.simulate import simulate
 
 HIDDEN, INNER, HEADS = 16, 24, 4
 X = torch.randn(2, 3, HIDDEN)

@@ -22,8 +22,8 @@ from autotp.planner.make import make_plan
 from autotp.planner.settings import apply_settings
 from autotp.rewrite import build
 from autotp.rewrite.build import Program, compile_graph
-from autotp.runtime.ranks import Ranks
-from autotp.runtime.simulate import simulate
+from autotp.runtime.groups.ranks import Ranks
+from autotp.runtime.groups.simulate import simulate
 from autotp.verify import Verifier
 from tests.families import FAMILIES, GPT, LLAMA_LIKE, MIXERS, MIXTURES, WRITERS, Family
 from tests.placement.mutants import mutants

@@ -33,7 +33,7 @@ from autotp.report.diff.data import Diff, Step, Transfer, UnitDiff
 from autotp.report.diff.graphs import is_visible
 from autotp.rewrite.build import Program, build
 from autotp.runtime.cut.origin import parts_only
-from autotp.runtime.ranks import Ranks
+from autotp.runtime.groups.ranks import Ranks
 from tests.families import FAMILIES, MIXTURES
 
 SOME = ("llama", "qwen3", "phi3", "gptj", "gpt_neox", "falcon_multi_query", "bloom", "olmo2", "deepseek_v2", "bert")

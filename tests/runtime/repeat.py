@@ -18,8 +18,8 @@ from transformers import LlamaConfig
 
 import autotp
 from autotp.huggingface.models import build_model
-from autotp.runtime import products
-from autotp.runtime.launch import run_ranks
+from autotp.runtime.groups.launch import run_ranks
+from autotp.runtime.layers import products
 
 STEPS = 3
 

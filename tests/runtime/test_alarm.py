@@ -14,9 +14,9 @@ import torch.distributed as dist
 import autotp
 from autotp.checkpoint.agree import together
 from autotp.errors import AutotpError, RankLostError
-from autotp.runtime import host
-from autotp.runtime.launch import run_ranks
-from autotp.runtime.processes import ProcessRanks
+from autotp.runtime.groups.launch import run_ranks
+from autotp.runtime.groups.processes import ProcessRanks
+from autotp.runtime.transport import host
 from tests.contract.parts import HIDDEN, Mlp, twins, values
 
 

@@ -11,12 +11,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from autotp.axes.layout import Cut, Factor, Leaf
-from autotp.runtime.logits import CutLogits, Head
-from autotp.runtime.ranks import Ranks
-from autotp.runtime.settled import settle
-from autotp.runtime.simulate import simulate
-from autotp.runtime.slices import take
-from autotp.runtime.traced import TracedLogits
+from autotp.runtime.collectives.slices import take
+from autotp.runtime.groups.ranks import Ranks
+from autotp.runtime.groups.simulate import simulate
+from autotp.runtime.results.logits import CutLogits, Head
+from autotp.runtime.results.settled import settle
+from autotp.runtime.results.traced import TracedLogits
 
 V = 10  # over 4 ranks: 3, 3, 3 and 1 entries, each with room for 3; over 7: two ranks have none
 BIAS = torch.linspace(-1, 1, V, dtype=torch.float64).requires_grad_()

@@ -22,9 +22,9 @@ from autotp.errors import RankLostError, UsageError
 from autotp.huggingface.examples import examples_for
 from autotp.planner.survey import survey
 from autotp.runtime.cut.tensor import CutTensor
-from autotp.runtime.launch import run_ranks
-from autotp.runtime.ranks import Ranks
-from autotp.runtime.simulate import simulate
+from autotp.runtime.groups.launch import run_ranks
+from autotp.runtime.groups.ranks import Ranks
+from autotp.runtime.groups.simulate import simulate
 
 
 @pytest.fixture(autouse=True)

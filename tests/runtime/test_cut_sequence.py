@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from autotp.axes.layout import Factor
-from autotp.runtime.again import gathering_again
-from autotp.runtime.ranks import Ranks
-from autotp.runtime.sequence import (
+from autotp.runtime.collectives.again import gathering_again
+from autotp.runtime.groups.ranks import Ranks
+from autotp.runtime.groups.simulate import simulate
+from autotp.runtime.results.sequence import (
     CutSequence,
     cut_over_positions,
     gather_positions,
@@ -20,7 +21,6 @@ from autotp.runtime.sequence import (
     shares,
     shut,
 )
-from autotp.runtime.simulate import simulate
 
 X = torch.randn(2, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 W = torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from autotp.errors import RankError, UsageError
-from autotp.runtime.launch import RankTraceback, run_ranks
+from autotp.runtime.groups.launch import RankTraceback, run_ranks
 
 
 class Unsendable(Exception):

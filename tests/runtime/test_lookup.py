@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from autotp.axes.layout import Cut, Factor, Leaf
-from autotp.runtime.collectives import lookup, reduce
-from autotp.runtime.ranks import Ranks
-from autotp.runtime.simulate import simulate
+from autotp.runtime.collectives.single import lookup, reduce
+from autotp.runtime.groups.ranks import Ranks
+from autotp.runtime.groups.simulate import simulate
 
 OVER = (Factor(3, 1),)
 LAYOUT = Leaf(8, Cut(OVER, 9))  # the last rank holds two rows and one of padding

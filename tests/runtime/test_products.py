@@ -15,10 +15,10 @@ from autotp.huggingface.models import build_model
 from autotp.planner.make import make_plan
 from autotp.planner.survey import survey
 from autotp.rewrite.direct import BINDINGS
-from autotp.runtime import products
-from autotp.runtime.layers import layer_of
-from autotp.runtime.products import Product
-from autotp.runtime.ranks import Ranks
+from autotp.runtime.groups.ranks import Ranks
+from autotp.runtime.layers import products
+from autotp.runtime.layers.parallel import layer_of
+from autotp.runtime.layers.products import Product
 from tests.families import FAMILIES
 
 

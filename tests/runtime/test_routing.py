@@ -7,9 +7,9 @@ import torch
 
 import autotp.capture.grouped
 from autotp.axes.layout import Cut, Factor, Leaf
-from autotp.runtime.ranks import Ranks
-from autotp.runtime.routing import own_groups
-from autotp.runtime.simulate import simulate
+from autotp.runtime.groups.ranks import Ranks
+from autotp.runtime.groups.simulate import simulate
+from autotp.runtime.layers.routing import own_groups
 
 ENDS = torch.tensor([0, 3, 3, 9, 11], dtype=torch.int32)
 GROUPED = torch.ops.autotp.grouped_mm

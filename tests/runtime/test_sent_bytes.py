@@ -11,9 +11,9 @@ from autotp.dispatch.apply import apply_plan
 from autotp.planner.cost import wire_bytes
 from autotp.planner.formula import evaluate, sizes
 from autotp.planner.plan import Plan
-from autotp.runtime.log import CollectiveCall
-from autotp.runtime.ranks import Ranks
-from autotp.runtime.simulate import simulate
+from autotp.runtime.groups.log import CollectiveCall
+from autotp.runtime.groups.ranks import Ranks
+from autotp.runtime.groups.simulate import simulate
 from autotp.verify import Verifier, run
 from tests.families import FAMILIES
 

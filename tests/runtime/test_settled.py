@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from autotp.axes.layout import Cut, Factor, Leaf
-from autotp.runtime.deferred import Deferred
-from autotp.runtime.launch import run_ranks
-from autotp.runtime.logits import CutLogits, Head, settled_logits
-from autotp.runtime.processes import ProcessRanks
-from autotp.runtime.ranks import Ranks
-from autotp.runtime.settled import settle
-from autotp.runtime.simulate import simulate
+from autotp.runtime.groups.launch import run_ranks
+from autotp.runtime.groups.processes import ProcessRanks
+from autotp.runtime.groups.ranks import Ranks
+from autotp.runtime.groups.simulate import simulate
+from autotp.runtime.results.deferred import Deferred
+from autotp.runtime.results.logits import CutLogits, Head, settled_logits
+from autotp.runtime.results.settled import settle
 
 
 class Pair(NamedTuple):

@@ -20,10 +20,11 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from autotp.axes.layout import Cut, Factor, Leaf
 from autotp.errors import RankLostError
-from autotp.runtime import collectives, host, shared
-from autotp.runtime.launch import run_ranks
-from autotp.runtime.processes import ProcessRanks
-from autotp.runtime.shared import HostGroup
+from autotp.runtime.collectives import single
+from autotp.runtime.groups.launch import run_ranks
+from autotp.runtime.groups.processes import ProcessRanks
+from autotp.runtime.transport import host, shared
+from autotp.runtime.transport.shared import HostGroup
 
 CPU = torch.device("cpu")
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int32)
@@ -103,9 +104,9 @@ def many_rounds(count: int) -> int:
 
 def scaled(weight: torch.Tensor, value: torch.Tensor, ranks: ProcessRanks) -> torch.Tensor:
     over = (Factor(ranks.size, 1),)
-    value = collectives.enter(value, ranks, over)
-    total = collectives.reduce(value * weight, ranks, over)
-    return collectives.gather(total.narrow(0, ranks.rank, 1) * weight, ranks, over, 0, Leaf(2, Cut(over, 2)))
+    value = single.enter(value, ranks, over)
+    total = single.reduce(value * weight, ranks, over)
+    return single.gather(total.narrow(0, ranks.rank, 1) * weight, ranks, over, 0, Leaf(2, Cut(over, 2)))
 
 
 def in_graphs() -> tuple[torch.Tensor, ...]:

@@ -10,8 +10,8 @@ import pytest
 import torch.distributed as dist
 
 from autotp.errors import UsageError
-from autotp.runtime import store as module
-from autotp.runtime.store import exchange_by_store
+from autotp.runtime.transport import store as module
+from autotp.runtime.transport.store import exchange_by_store
 
 LONG_S = 30.0
 MOST_STEPS = 40

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from autotp.axes.layout import Cut, Factor, Leaf
-from autotp.runtime import collectives, together
-from autotp.runtime.ranks import Ranks
-from autotp.runtime.simulate import simulate
+from autotp.runtime.collectives import single, together
+from autotp.runtime.groups.ranks import Ranks
+from autotp.runtime.groups.simulate import simulate
 
 SIZE = 3
 OVER = (Factor(SIZE, 1),)
@@ -29,18 +29,18 @@ def gathered(values: Values, ranks: Ranks, *, summed: bool) -> Values:
 
 def gathered_alone(values: Values, ranks: Ranks, *, summed: bool) -> Values:
     over = OVER if summed else ()
-    return tuple(collectives.gather(v, ranks, OVER, *place, over) for v, place in zip(values, PLACES, strict=False))
+    return tuple(single.gather(v, ranks, OVER, *place, over) for v, place in zip(values, PLACES, strict=False))
 
 
 WAYS: dict[str, tuple[Way, Way, int]] = {
     "reduce": (
         lambda values, ranks: together.reduce_together(values, ranks, OVER),
-        lambda values, ranks: tuple(collectives.reduce(value, ranks, OVER) for value in values),
+        lambda values, ranks: tuple(single.reduce(value, ranks, OVER) for value in values),
         1,
     ),
     "enter": (
         lambda values, ranks: together.enter_together(values, ranks, OVER, "parameter"),
-        lambda values, ranks: tuple(collectives.enter(value, ranks, OVER, "parameter") for value in values),
+        lambda values, ranks: tuple(single.enter(value, ranks, OVER, "parameter") for value in values),
         1,
     ),
     "gather": (

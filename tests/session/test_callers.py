@@ -18,7 +18,7 @@ from torch import nn
 
 import autotp
 from autotp.errors import RankLostError, UsageError
-from autotp.runtime.launch import run_ranks
+from autotp.runtime.groups.launch import run_ranks
 from tests.contract.parts import HIDDEN, Mlp, twins, values
 
 

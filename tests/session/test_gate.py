@@ -19,7 +19,7 @@ from autotp.cli import main
 from autotp.errors import AutotpError, PlanError, UnsoundPlanError
 from autotp.huggingface.models import build_model
 from autotp.planner.plan import Plan
-from autotp.runtime.launch import run_ranks
+from autotp.runtime.groups.launch import run_ranks
 from autotp.verify import Verifier
 from tests.checkpoint.models import simulated, write
 from tests.checkpoint.test_outside import contents

@@ -29,11 +29,11 @@ from autotp.huggingface.models import build_model, model_class
 from autotp.huggingface.pretrained import quiet
 from autotp.planner.make import make_plan
 from autotp.planner.survey import Survey, survey
-from autotp.runtime.launch import run_ranks
-from autotp.runtime.randomness import seeded
-from autotp.runtime.ranks import Ranks
-from autotp.runtime.simulate import simulate
-from autotp.runtime.slices import padding
+from autotp.runtime.collectives.slices import padding
+from autotp.runtime.devices.randomness import seeded
+from autotp.runtime.groups.launch import run_ranks
+from autotp.runtime.groups.ranks import Ranks
+from autotp.runtime.groups.simulate import simulate
 from autotp.verify import Float64
 from examples.nano_gpt import NanoGPT
 from tests.families import FAMILIES, MIXERS, MIXTURES

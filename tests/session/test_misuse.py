@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 import autotp
 from autotp.errors import AutotpError, PlacementError, UsageError
 from autotp.huggingface.models import build_model
-from autotp.runtime.launch import run_ranks
+from autotp.runtime.groups.launch import run_ranks
 from autotp.session.misuse import CHECK_INPUTS
 from tests.contract.parts import HIDDEN, Mlp, twins, values
 from tests.families import FAMILIES

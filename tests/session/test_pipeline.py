@@ -16,8 +16,8 @@ import autotp
 from autotp.checkpoint.full import state_of
 from autotp.huggingface.models import build_model
 from autotp.planner.plan import Plan
-from autotp.runtime.ranks import Ranks
-from autotp.runtime.simulate import simulate
+from autotp.runtime.groups.ranks import Ranks
+from autotp.runtime.groups.simulate import simulate
 from autotp.session.arguments import Wishes
 from autotp.session.parallel import cut_model
 from autotp.session.pipeline import Session

@@ -20,8 +20,8 @@ from autotp.dispatch.apply import apply_plan
 from autotp.huggingface.models import can_generate
 from autotp.planner.plan import Plan
 from autotp.planner.survey import survey
-from autotp.runtime.ranks import Ranks
-from autotp.runtime.simulate import simulate
+from autotp.runtime.groups.ranks import Ranks
+from autotp.runtime.groups.simulate import simulate
 from autotp.verify import Difference, Float64, Verifier
 from autotp.verify.calls import Call
 from autotp.verify.copies import OnlyCopies

@@ -15,7 +15,7 @@ from ...planner.plan import Plan
 from ...report import byte_size, make_console, number, paragraphs, plan_summary
 from ...report.summary import kind_name, share
 from ...report.text import add_row, make_table
-from ...runtime.launch import run_ranks
+from ...runtime.groups.launch import run_ranks
 from .encode import PRECISIONS, SENTENCES, Encoded, encode, encode_on_rank
 
 NAME = "all-MiniLM-L6-v2"

@@ -17,7 +17,7 @@ from ...errors import UsageError
 from ...huggingface import models
 from ...report import byte_size, make_console, paragraphs
 from ...report.text import add_row, duration, make_table
-from ...runtime.launch import join_group, run_ranks
+from ...runtime.groups.launch import join_group, run_ranks
 from .write import Request, Usage, Written, write_on_rank
 
 TIMEOUT_S = 600.0  # how long ranks wait for each other; loading weights takes one longer than another

@@ -22,8 +22,8 @@ from ...planner.survey import Survey
 from ...planner.work import placed_as_planned
 from ...rewrite.build import build
 from ...rewrite.layers import parallel_layers
-from ...runtime.layers import layer_of
-from ...runtime.ranks import Ranks
+from ...runtime.groups.ranks import Ranks
+from ...runtime.layers.parallel import layer_of
 from .data import Diff, LayerChange, UnitDiff
 from .sides import Sides
 from .steps import make_steps

@@ -12,9 +12,9 @@ import torch
 
 from ...axes.layout import Factor, Factors, Layout, factors_of, is_even, is_padded, local_factors, parts_of
 from ...errors import RankLostError, UsageError
-from ..devices import CPU
-from ..ranks import Ranks
-from ..slices import assembled, padding, take
+from ..collectives.slices import assembled, padding, take
+from ..devices.devices import CPU
+from ..groups.ranks import Ranks
 
 # Inside, functions of cut tensors compute on the part and give plain tensors.
 parts_only = torch._C.DisableTorchFunctionSubclass

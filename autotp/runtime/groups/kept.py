@@ -14,8 +14,8 @@ from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from ..axes.layout import Factor
-from ..errors import RankLostError
+from ...axes.layout import Factor
+from ...errors import RankLostError
 from .ranks import Ranks
 
 MSG_ALONE = (

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ..axes.layout import (
+from ...axes.layout import (
     PADDING,
     Factor,
     Factors,

@@ -14,18 +14,18 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
-from ..axes.layout import Factor, Factors, parts_of, peers
-from ..errors import UsageError
-from . import operators, sending
-from .alarm import Alarm
+from ...axes.layout import Factor, Factors, parts_of, peers
+from ...errors import UsageError
+from ..devices.devices import CPU, check_backend
+from ..devices.randomness import set_state, state_of
+from ..transport import operators, sending
+from ..transport.alarm import Alarm
+from ..transport.shared import HostGroup
+from ..transport.store import exchange_by_store
 from .callers import Callers
-from .devices import CPU, check_backend
-from .groups import Group, alarm_of, callers_of, free_unused, given_group, group_of, timeout_of
 from .kept import KeptLogits
-from .randomness import set_state, state_of
 from .ranks import Ranks
-from .shared import HostGroup
-from .store import exchange_by_store
+from .registry import Group, alarm_of, callers_of, free_unused, given_group, group_of, timeout_of
 
 
 class ProcessRanks(Ranks):

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.autograd import graph as autograd_graph
 
-from ..errors import UsageError
+from ...errors import UsageError
 
 MSG_THREADS = (
     "another thread is computing with a parallel model of these ranks, and two threads have no order that all ranks share;"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from .cut.origin import IsCut, parts_only
-from .cut.tensor import as_cut
-from .devices import slots_of
+from ..devices.devices import slots_of
+from .origin import IsCut, parts_only
+from .tensor import as_cut
 
 
 def move(model: nn.Module, device: torch.device) -> None:

@@ -7,9 +7,9 @@ from typing import TypeAlias
 
 import torch
 
-from ..axes.layout import Factors, Layout, peers
-from .collectives import enter, gather, own_slice, reduce
-from .ranks import Ranks
+from ...axes.layout import Factors, Layout, peers
+from ..groups.ranks import Ranks
+from .single import enter, gather, own_slice, reduce
 from .slices import join
 
 aten = torch.ops.aten

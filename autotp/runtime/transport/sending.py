@@ -13,9 +13,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..errors import RankLostError
+from ...errors import RankLostError
+from ..devices.devices import CPU
 from .alarm import LOOK_S, Alarm
-from .devices import CPU
 from .operators import is_plain
 
 MSG_ENDED = "a rank has ended while others waited for it; its own output says why ({error})"

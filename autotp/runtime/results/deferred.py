@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..errors import UsageError
+from ...errors import UsageError
 
 MSG_UNSEEN = (
     "{operator} was given a result of a block that is still cut, by code that Python does not see (torch.func, C++); hand it"

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from ..axes.layout import Factors, peers
-from ..errors import AutotpError
+from ...axes.layout import Factors, peers
+from ...errors import AutotpError
 from .ranks import Ranks
 
 T = TypeVar("T")

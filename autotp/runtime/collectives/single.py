@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import torch
 
-from ..axes.layout import Factors, Layout, peers
-from ..errors import UsageError
-from .ranks import Ranks
+from ...axes.layout import Factors, Layout, peers
+from ...errors import UsageError
+from ..groups.ranks import Ranks
 from .slices import count_once, join, take
 
 MSG_AGAIN = "{what} has no second derivatives (create_graph=True); take them of the dense model, or plan so that this is not cut"

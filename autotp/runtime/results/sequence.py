@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..axes.layout import Factor, Factors, parts_of
-from .again import note_gathered
-from .collectives import is_recorded, reduce, refuse_again
-from .ranks import Ranks
+from ...axes.layout import Factor, Factors, parts_of
+from ..collectives.again import note_gathered
+from ..collectives.single import is_recorded, reduce, refuse_again
+from ..groups.ranks import Ranks
 
 aten = torch.ops.aten
 # Counted from the end, the dim that is cut: positions, each a vector.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch.distributed as dist
 
-from ..errors import RankLostError, UsageError
+from ...errors import RankLostError, UsageError
 
 PrefixStore = dist.PrefixStore  # type: ignore[attr-defined]
 MSG_LOST = (

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import torch
 
-from ..axes.layout import Leaf
-from .ranks import Ranks
+from ...axes.layout import Leaf
+from ..groups.ranks import Ranks
 
 
 def _first(ranks: Ranks, parts: Leaf) -> int:

@@ -15,12 +15,12 @@ import torch
 from torch.nn import functional
 from torch.utils import _pytree as pytree
 
-from ..axes.layout import Leaf, factors_of, ordered
-from .collectives import enter, gather, keep_cut, slice_to_rank
-from .cut.origin import IsCut
-from .cut.views import WholeView
+from ...axes.layout import Leaf, factors_of, ordered
+from ..collectives.single import enter, gather, keep_cut, slice_to_rank
+from ..cut.origin import IsCut
+from ..cut.views import WholeView
+from ..groups.ranks import Ranks
 from .loss import cut_cross_entropy
-from .ranks import Ranks
 
 T = torch.Tensor
 # Pointwise functions, all of them smooth at zero, which stands in the padding of a slice: methods by name, and functions.

@@ -16,7 +16,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 
-from ..errors import RankLostError
+from ...errors import RankLostError
 from .alarm import LOOK_S
 from .host import Process
 

@@ -32,8 +32,8 @@ from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRen
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, create_handler
 from torch.distributed.launcher.api import LaunchConfig, launch_agent
 
-from ..errors import RankError
-from .devices import backend_of_machine
+from ...errors import RankError
+from ..devices.devices import backend_of_machine
 
 TCPStore = dist.TCPStore  # type: ignore[attr-defined]
 T = TypeVar("T")

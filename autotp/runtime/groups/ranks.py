@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..axes.layout import Factor, Factors, coordinate, parts_of
-from ..errors import PlacementError, UsageError
+from ...axes.layout import Factor, Factors, coordinate, parts_of
+from ...errors import PlacementError, UsageError
+from ..devices.devices import CPU
 from .callers import MSG_PICKLED
-from .devices import CPU
 from .log import CollectiveCall, CollectiveLog
 
 

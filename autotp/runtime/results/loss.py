@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch.autograd.function import once_differentiable
 
-from ..axes.layout import Factors, Leaf
-from .ranks import Ranks
+from ...axes.layout import Factors, Leaf
+from ..groups.ranks import Ranks
 
 
 class _CutLoss(torch.autograd.Function):

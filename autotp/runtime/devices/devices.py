@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from ..errors import UsageError
+from ...errors import UsageError
 
 CPU = torch.device("cpu")
 MSG_NO_BACKEND = (

@@ -16,11 +16,11 @@ from typing import Any, TypeAlias
 
 import torch.distributed as dist
 
-from . import operators
-from .alarm import Alarm
+from ..transport import operators
+from ..transport.alarm import Alarm
+from ..transport.shared import HostGroup
+from ..transport.store import PrefixStore
 from .callers import Callers
-from .shared import HostGroup
-from .store import PrefixStore
 
 # Sets of global ranks that share no rank; each rank's group is that of the set it is in.
 Parts: TypeAlias = tuple[tuple[int, ...], ...]

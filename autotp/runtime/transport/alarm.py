@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.autograd import graph as autograd_graph
 
-from ..errors import RankLostError
+from ...errors import RankLostError
 from .host import Process
 from .store import PrefixStore
 

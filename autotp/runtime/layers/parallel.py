@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..axes.layout import Layout, factors_of, is_even, is_padded, ordered, parts_of
+from ...axes.layout import Layout, factors_of, is_even, is_padded, ordered, parts_of
+from ..collectives.slices import keep_padding_zero
+from ..groups.ranks import Ranks
 from .products import linear, may_try
-from .ranks import Ranks
-from .slices import keep_padding_zero
 
 LAYER = "_autotp_layer"  # the attribute of a module that names its parallel layer
 

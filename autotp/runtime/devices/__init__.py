@@ -1,0 +1,1 @@
+"""The device that a rank computes on, and the random numbers that are drawn there."""

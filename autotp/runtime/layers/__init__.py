@@ -1,0 +1,1 @@
+"""What a rank computes with its part of a layer."""
