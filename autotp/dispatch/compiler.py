@@ -79,6 +79,7 @@ class Compiler:
     gives_slices: bool = False
     structures: dict[Signature, Compiler] = field(default_factory=dict)
     changed: bool = False
+    inner: dict[tuple[str, Signature], Compiler] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def program(
@@ -119,9 +120,17 @@ class Compiler:
                     entries={},
                     eager_entries={},
                     refused={},
+                    inner={},
                     lock=threading.Lock(),
                 )
             return self.structures[signature]
+
+    def for_part(self, path: str, signature: Signature, layouts: Mapping[str, tuple[Layout, ...]]) -> Compiler:
+        """The compiler for the module at a path within a unit of this structure, which is called by itself."""
+        with self.lock:
+            if (path, signature) not in self.inner:
+                self.inner[path, signature] = Compiler(layouts, self.price, rules=self.rules, changed=True)
+            return self.inner[path, signature]
 
     def _known(
         self,

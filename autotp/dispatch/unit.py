@@ -26,8 +26,10 @@ from ..runtime.results.sequence import DIM, as_taken
 from .compiler import Compiler
 from .dynamo import call_in_dynamo
 from .entry import OTHER, Entry, EntryCode
+from .held import join_path
 from .in_place import give_back
 from .live import LiveUnit
+from .parts import in_place, keeping, parts_of
 from .structure import Signature, Structure, check_equal, inner_modules, layouts_in, remove_stale_layers, signature_of
 
 MSG_CHANGED = (
@@ -39,8 +41,8 @@ MSG_NESTED = (
     " to be"
 )
 _WHOLE = (
-    "{path} computes some calls with whole weights, gathered every time: {reason}; leave it whole in the plan"
-    " if such calls are frequent"
+    "{path} computes some calls with whole weights, gathered every time, but for modules within it that have a program:"
+    " {reason}; leave it whole in the plan if such calls are frequent"
 )
 _OF_WHOLES = (CutLogits, IsCut, WholeView)
 
@@ -57,6 +59,7 @@ class UnitForward(LiveUnit):
         self.structure: Structure | None = None  # those that there are; a copy has none before it is complete
         self.refused = False  # whether a call has run whole
         self.entry: Entry | None = None  # for calls that are like the last one
+        self.inner: list[PartForward] | None = None  # what takes the place of modules within, where there is no program
 
     def enter(self) -> None:
         """Take the place."""
@@ -107,21 +110,41 @@ class UnitForward(LiveUnit):
             args, kwargs = site.rebuild(wholes, site.numbers, site.handles)
             return self(*args, **kwargs)
         if self.is_refused(site):
-            return self._run_whole(args, kwargs)
+            return self._run_by_parts(args, kwargs)
         try:
             traced, program = self._program(site)
         except (TraceError, UnsoundPlanError) as error:
             self.compiler.refuse(site, error)
-            if not self.refused:
-                warnings.warn(_WHOLE.format(path=self.unit.path or "the model", reason=error), stacklevel=2)
+            self._say(error)
             self.refused = True
-            return self._run_whole(args, kwargs)
+            return self._run_by_parts(args, kwargs)
         self.entry = self._entry(site, traced, program, args, kwargs)
         numbers, given = traced.numbers(site, self.positions), as_taken(site.tensors, program.cut, self.ranks)
         constants = self.bounds[traced.contract].constants(program.constants)
         with nullcontext() if program.cut is None else gathering_again(), parts_only():
             tensors = program.run(self.parts, self.ranks, *given, *numbers, *site.handles, *self.positions, *constants)
         return traced.result(tensors, site.handles)
+
+    def _say(self, error: Exception) -> None:
+        """Say why there is no program, once."""
+        if not self.refused:
+            warnings.warn(_WHOLE.format(path=self.unit.path or "the model", reason=error), stacklevel=3)
+
+    def _run_by_parts(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """As `_run_whole`, but the modules within compute with their parts in calls for which they have programs."""
+        if self.inner is None:
+            self.inner = [self._part(path, module) for path, module in parts_of(self.module)]
+        for part in self.inner:
+            part.kept_as = keeping()
+        with in_place(self.inner):
+            return self._run_whole(args, kwargs)
+
+    def _part(self, path: str, module: nn.Module) -> PartForward:
+        signature, unit = signature_of(module), Unit(join_path(self.unit.path, path), self.unit.shape)
+        compiler = self.compiler.for_part(path, signature, layouts_in(module))
+        part = PartForward(module, unit, compiler, self.ranks, signature)
+        part.structure = Structure(module)
+        return part
 
     def _run_whole(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the dense unit runs. To its Python the cut parameters are whole, as they are to all Python outside of units."""
@@ -173,12 +196,31 @@ class UnitForward(LiveUnit):
         before, signature = self.structure, signature_of(self.module)
         self.structure = Structure(self.module)
         self.forget()
-        self.entry = None
+        self.entry = self.inner = None
         if before is not None and (before.modules != self.structure.modules or signature != self.signature):
             check_equal(self.module, self.ranks, path)
         if signature != self.signature:
             warnings.warn(MSG_CHANGED.format(path=path), stacklevel=2)
             self.signature, self.compiler = signature, self.compiler.for_structure(signature, layouts_in(self.module))
+
+
+class PartForward(UnitForward):
+    """Takes the place of the `forward` of a module within a unit that has no program, during a call of that unit.
+
+    What is checkpointed may be computed again after the unit's call, when this is not in place: so it runs whole both times.
+    Calls with objects have no programs here either: what these keep is whole, as the unit's own Python may read it.
+    """
+
+    kept_as: tuple[Any, ...]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return super().__call__(*args, **kwargs) if self.kept_as == keeping() else self._run_whole(args, kwargs)
+
+    def is_refused(self, site: CallSite) -> bool:
+        return bool(site.handles) or super().is_refused(site)
+
+    def _say(self, error: Exception) -> None:
+        """The unit has said it."""
 
 
 def _whole(value: torch.Tensor, path: str) -> torch.Tensor:

@@ -14,8 +14,9 @@ HEAD = """# Coverage
 
 Model types of transformers {version}, tiny and with random weights, cut over simulated ranks in float64 and compared with
 the dense model: outputs, every gradient, greedy tokens. Written by `make zoo`. A family counts as **cut** if a rank holds at
-most three quarters of its parameters, embeddings included, and gathers no whole weights in any kind of call: a forward without a
-cache and with one, a training step, generation. A cell is empty, and a family is absent, where nothing was measured.
+most three quarters of its parameters, embeddings included, and gathers no weight that is more than a thousandth of them in any
+kind of call: a forward without a cache and with one, a training step, generation. A cell is empty, and a family is absent, where
+nothing was measured.
 """
 
 

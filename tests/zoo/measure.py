@@ -34,6 +34,8 @@ from .unchanged import unchanged
 NEW_TOKENS = 6
 WRITING = {"max_new_tokens": NEW_TOKENS, "min_new_tokens": NEW_TOKENS, "do_sample": False, "use_cache": True}
 
+SMALL = 0.001  # of the model's parameters: a vector that is gathered does not make a call a whole one
+
 RIGHT, WRONG, DENSE_FAILS, ERROR, TIMEOUT = "right", "wrong", "dense fails", "error", "timeout"
 
 
@@ -166,7 +168,8 @@ def _compare_tokens(verifier: Verifier, plan: Plan, written: torch.Tensor | str)
 
 
 def whole_calls(verifier: Verifier, plan: Plan, *, generation: bool) -> dict[str, str]:
-    """The kinds of call in which some rank gathers whole weights, and the first reason that was given for it."""
+    """The kinds of call in which some rank gathers a weight that counts, and the first reason that was given for it."""
+    least = plan.elements()[0] * SMALL
     compilers = verifier.compilers(plan)
     args, kwargs = verifier.call
     calls: dict[str, Callable[[Any], Any]] = {"forward": _calling(verifier, args, kwargs)}
@@ -183,7 +186,7 @@ def whole_calls(verifier: Verifier, plan: Plan, *, generation: bool) -> dict[str
             parallel = apply_plan(copy.deepcopy(verifier.dense), plan, ranks, compilers)
             with ranks.logging() as log, OnlyCopies(*verifier.only_copies.models):
                 call(parallel)
-            return any(sent.phase == "whole" for sent in log.calls)
+            return any(sent.phase == "whole" and sent.elements * sent.ranks > least for sent in log.calls)
 
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
