@@ -29,6 +29,7 @@ from ..placement.place import Placement, place
 from ..rewrite.build import Program, build
 from ..rewrite.layers import parallel_layers
 from ..rewrite.opaque import slices_given
+from ..runtime.cut.origin import sending_nothing
 from ..runtime.transport.alarm import unseen
 from .entry import Entry
 from .live import LiveUnit
@@ -159,7 +160,7 @@ class Compiler:
         self.varying.observe(site, call.positions)
         structure, functions = call.current_structure(), function_rules(self.rules)
         unsaved = saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)  # a checkpoint counts what is saved
-        with doing(f"tracing {call.unit.path or 'the model'}"), unsaved, unseen():
+        with doing(f"tracing {call.unit.path or 'the model'}"), unsaved, unseen(), sending_nothing():
             traced = trace(
                 structure, call.unit, site, self.varying, self.unread, self.widths, functions, live=call.module
             )

@@ -21,8 +21,8 @@ from ..runtime.collectives.again import gathering_again
 from ..runtime.cut.origin import IsCut, parts_only
 from ..runtime.cut.views import WholeView
 from ..runtime.groups.ranks import Ranks
-from ..runtime.results.logits import CutLogits, closed
 from ..runtime.results.sequence import DIM, as_taken
+from ..runtime.results.tensor import CutResult, closed
 from .compiler import Compiler
 from .dynamo import call_in_dynamo
 from .entry import OTHER, Entry, EntryCode
@@ -44,7 +44,6 @@ _WHOLE = (
     "{path} computes some calls with whole weights, gathered every time, but for modules within it that have a program:"
     " {reason}; leave it whole in the plan if such calls are frequent"
 )
-_OF_WHOLES = (CutLogits, IsCut, WholeView)
 
 
 class UnitForward(LiveUnit):
@@ -105,7 +104,7 @@ class UnitForward(LiveUnit):
         if torch._C._are_functorch_transforms_active():  # a program's collectives are no part of these
             return self._run_whole(args, kwargs)
         site = self.site(args, kwargs)
-        if any(isinstance(tensor, _OF_WHOLES) for tensor in site.tensors):
+        if any(_stands_for_whole(tensor) for tensor in site.tensors):
             wholes = [_whole(tensor, self.unit.path) for tensor in site.tensors]
             args, kwargs = site.rebuild(wholes, site.numbers, site.handles)
             return self(*args, **kwargs)
@@ -221,6 +220,11 @@ class PartForward(UnitForward):
 
     def _say(self, error: Exception) -> None:
         """The unit has said it."""
+
+
+def _stands_for_whole(value: torch.Tensor) -> bool:
+    """Returns if a program cannot take a tensor of a call as it is."""
+    return isinstance(value, (IsCut, WholeView)) or (isinstance(value, CutResult) and not value.policy.taken_cut)
 
 
 def _whole(value: torch.Tensor, path: str) -> torch.Tensor:

@@ -14,7 +14,7 @@ from ..capture.record import record
 from ..errors import TraceError
 from ..planner.survey import Survey
 from ..runtime.groups.ranks import Ranks
-from ..runtime.results.logits import CutLogits, Head
+from ..runtime.results.logits import Head, cut_logits
 from .models import EXAMPLE_SIZES, example_inputs, is_transformers_model
 
 CUT = "with labels, the loss reads the cut logits: all-reduces of b·s and of 2·b·s numbers instead of their all-gather"
@@ -40,14 +40,14 @@ def reading_of_logits(model: nn.Module, found: Survey) -> str:
     labels = torch.zeros(EXAMPLE_SIZES[0], dtype=torch.long, device="meta")
     if "decoder_input_ids" in inputs:
         inputs["decoder_input_ids"] = labels  # as long as the labels are
-    seen: list[CutLogits] = []
+    seen: list[Head] = []
 
     def cut(shape: int, result: Any) -> Any:
         if shape in heads and isinstance(result, torch.Tensor):
             layout = Leaf(result.shape[-1], Cut((Factor(2, 1),), -(-result.shape[-1] // 2) * 2))
             part = nn.functional.pad(result, (0, layout.padded_size - layout.size)).narrow(-1, 0, layout.local_size)
-            seen.append(CutLogits.of(part, Head(_Pretended(0, 2), layout)))
-            return seen[-1]
+            seen.append(Head(_Pretended(0, 2), layout))
+            return cut_logits(part, seen[-1])
         return result
 
     try:
@@ -57,8 +57,8 @@ def reading_of_logits(model: nn.Module, found: Survey) -> str:
     return _sentence(seen)
 
 
-def _sentence(seen: Sequence[CutLogits]) -> str:
-    readers = [logits.head.reader for logits in seen if logits.head.reader]
+def _sentence(seen: Sequence[Head]) -> str:
+    readers = [head.reader for head in seen if head.reader]
     if readers:
         return WHOLE.format(reader=readers[0])
-    return CUT if any(logits.head.lost for logits in seen) else ""
+    return CUT if any(head.lost for head in seen) else ""

@@ -12,11 +12,11 @@ import torch
 
 from ..axes.layout import Leaf
 from ..placement.transition import Joined, Transition
-from ..runtime.collectives import single, together
+from ..runtime.collectives import positions, single, together
 from ..runtime.layers.routing import has_own_number, is_between_ends, own_rows
 from ..runtime.results import sequence
-from ..runtime.results.deferred import Deferred
-from ..runtime.results.logits import CutLogits, Head
+from ..runtime.results.deferred import deferred
+from ..runtime.results.logits import Head, cut_logits
 from ..runtime.results.traced import TracedLogits
 
 Function = Callable[..., Any]
@@ -111,27 +111,25 @@ def _logits(record: Transition) -> Function:
     assert isinstance(layout, Leaf)
 
     def gather(value: torch.Tensor, ranks: Any) -> Any:
-        return _cut_logits(value, Head(ranks, layout))
+        return _as_logits(value, Head(ranks, layout))
 
     return gather
 
 
-def _cut_logits(local: torch.Tensor, head: Head) -> Any:
+def _as_logits(local: torch.Tensor, head: Head) -> Any:
     """A slice as the cut logits that it is a part of, in a form that dynamo can follow where it traces."""
-    return TracedLogits(local, head) if torch.compiler.is_dynamo_compiling() else CutLogits.of(local, head)
+    return TracedLogits(local, head) if torch.compiler.is_dynamo_compiling() else cut_logits(local, head)
 
 
 def _defer(record: Transition) -> Function:
     dims = record.dims
 
     def defer(value: torch.Tensor, ranks: Any) -> torch.Tensor:
-        def make(local: torch.Tensor) -> torch.Tensor:
-            for dim, layout, over in dims:
-                local = single.gather(local, ranks, over, dim, layout)
-            return local
-
-        # A compiled graph knows no lazy values.
-        return make(value) if torch.compiler.is_dynamo_compiling() else Deferred.of(value, make)
+        if not torch.compiler.is_dynamo_compiling():
+            return deferred(value, ranks, dims)
+        for dim, layout, over in dims:  # a compiled graph knows no lazy values
+            value = single.gather(value, ranks, over, dim, layout)
+        return value
 
     return defer
 
@@ -141,7 +139,7 @@ def _keep(record: Transition) -> Function:
 
     def keep(value: torch.Tensor, ranks: Any) -> Any:
         if isinstance(layout, Leaf) and dim == value.dim() - 1:
-            return _cut_logits(value, Head(ranks, layout, kept=True))
+            return _as_logits(value, Head(ranks, layout, kept=True))
         return single.keep_cut(value, ranks, over, dim, layout)
 
     return keep
@@ -165,7 +163,7 @@ def _take_positions(record: Transition) -> Function:
     ((dim, _, _),) = record.dims
 
     def take_positions(value: torch.Tensor, ranks: Any) -> torch.Tensor:
-        return sequence.take_positions(value, ranks, dim)
+        return positions.take_positions(value, ranks, dim)
 
     return take_positions
 
@@ -174,7 +172,7 @@ def _gather_positions(record: Transition) -> Function:
     ((dim, _, _),), summed, again = record.dims, record.summed, record.again
 
     def gather_positions(value: torch.Tensor, source: torch.Tensor, ranks: Any) -> torch.Tensor:
-        return sequence.gather_positions(value, ranks, dim, source.shape[sequence.DIM], summed, again=again)
+        return positions.gather_positions(value, ranks, dim, source.shape[sequence.DIM], summed, again=again)
 
     return gather_positions
 
@@ -183,7 +181,7 @@ def _scatter_sum(record: Transition) -> Function:
     ((dim, _, _),) = record.dims
 
     def scatter_sum(value: torch.Tensor, ranks: Any) -> torch.Tensor:
-        return sequence.scatter_sum(value, ranks, dim)
+        return positions.scatter_sum(value, ranks, dim)
 
     return scatter_sum
 

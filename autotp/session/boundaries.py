@@ -25,8 +25,9 @@ from ..planner.weigh import Weigher
 from ..planner.work import placed_as_planned
 from ..runtime.groups.log import CollectiveLog
 from ..runtime.groups.ranks import Ranks
-from ..runtime.results.sequence import CutSequence, cut_over_positions, made_whole
+from ..runtime.results.sequence import cut_over_positions
 from ..runtime.results.settled import settle
+from ..runtime.results.tensor import CutResult, closed
 
 Placed: TypeAlias = tuple[Placement, Weigher]
 
@@ -60,12 +61,12 @@ class _Recorder:
         number = self.kinds[unit.shape][0] if unit.shape in self.kinds else None
         tensors = []
         for i, tensor in enumerate(site.tensors):
-            if i == number and isinstance(tensor, CutSequence):
+            if i == number and isinstance(tensor, CutResult):
                 tensors.append(torch.empty_like(tensor.local).new_empty(tensor.shape).requires_grad_())
             else:
                 if i == number and tensor.requires_grad:
                     self.begins.append(unit)
-                tensors.append(made_whole(tensor))
+                tensors.append(closed(tensor))
         return site.rebuild(tensors, site.numbers, site.handles)
 
     def given(self, shape: int, result: Any) -> Any:

@@ -24,8 +24,7 @@ from ..planner.plan import Plan, UnitPlan
 from ..planner.survey import Example, Survey
 from ..runtime.groups.ranks import Ranks
 from ..runtime.groups.simulate import simulate
-from ..runtime.results.logits import closed
-from ..runtime.results.sequence import made_whole
+from ..runtime.results.tensor import closed
 from ..session.arguments import Source, Wishes, check_simulated
 from ..session.pipeline import Session
 from .calls import Call, UnsuitableError, drawing_nothing, larger_call, real_call, three_calls
@@ -167,7 +166,7 @@ class Verifier:
             outputs, gradients = called(parallel, call, self.seed, self.paths)
         with torch.no_grad():  # a plan may keep them cut, and only ranks that are at it together make them whole
             outputs = {name: closed(output) for name, output in outputs.items()}
-        gradients = {name: made_whole(gradient) for name, gradient in gradients.items()}
+        gradients = {name: closed(gradient) for name, gradient in gradients.items()}
         counted = Counter(f"{c.kind} {c.phase} {c.of}" for c in log.calls if c.phase != "checkpoint")
         return outputs, gradients | full_gradients(parallel), counted
 

@@ -26,7 +26,7 @@ from autotp.report.diff import GraphDiff, make_diff
 from autotp.runtime.groups.log import CollectiveLog
 from autotp.runtime.groups.ranks import Ranks
 from autotp.runtime.groups.simulate import simulate
-from autotp.runtime.results.sequence import CutSequence
+from autotp.runtime.results.tensor import CutResult
 from autotp.session.study import Study
 from autotp.verify import Float64, Verifier
 from benchmarks.kept import Alive
@@ -184,7 +184,7 @@ def test_hidden_states_are_whole_to_who_asks_for_them() -> None:
         with Float64():
             out = model(torch.arange(3, 14)[None], output_hidden_states=True, use_cache=False)
             (out.logits.pow(2).sum() + out.hidden_states[1].pow(3).sum()).backward()
-        assert not any(isinstance(state, CutSequence) for state in out.hidden_states)
+        assert not any(isinstance(state, CutResult) for state in out.hidden_states)
         gradients = autotp.full_gradients(model) if ranks else {n: p.grad for n, p in model.named_parameters()}
         return {**gradients, **{f"state {i}": state.detach() for i, state in enumerate(out.hidden_states)}}
 

@@ -14,8 +14,9 @@ from autotp.axes.layout import Cut, Factor, Leaf
 from autotp.runtime.collectives.slices import take
 from autotp.runtime.groups.ranks import Ranks
 from autotp.runtime.groups.simulate import simulate
-from autotp.runtime.results.logits import CutLogits, Head
+from autotp.runtime.results.logits import Head, cut_logits
 from autotp.runtime.results.settled import settle
+from autotp.runtime.results.tensor import CutResult
 from autotp.runtime.results.traced import TracedLogits
 
 V = 10  # over 4 ranks: 3, 3, 3 and 1 entries, each with room for 3; over 7: two ranks have none
@@ -73,7 +74,7 @@ def layout(size: int) -> Leaf:
     return Leaf(V, Cut((Factor(size, 1),), -(-V // size) * size))
 
 
-@pytest.mark.parametrize("make", [CutLogits.of, TracedLogits])
+@pytest.mark.parametrize("make", [cut_logits, TracedLogits])
 @pytest.mark.parametrize("size", [2, 4, 7])
 def test_whatever_is_done_with_cut_logits_is_exact(size: int, make: Callable[..., Any]) -> None:
     for name, (function, gathers) in CASES.items():
@@ -106,13 +107,13 @@ def test_whatever_is_done_with_cut_logits_is_exact(size: int, make: Callable[...
 def test_nothing_to_predict_is_no_number_and_a_wrong_target_is_an_error() -> None:
     def run(ranks: Ranks) -> float:
         part = take(dense(), [None, None, layout(2)], ranks.rank)
-        return float(F.cross_entropy(CutLogits.of(part, Head(ranks, layout(2))).view(-1, V), torch.full((6,), -100)))
+        return float(F.cross_entropy(cut_logits(part, Head(ranks, layout(2))).view(-1, V), torch.full((6,), -100)))
 
     assert all(loss != loss for loss in simulate(2, run))
 
     def wrong(ranks: Ranks) -> None:
         part = take(dense(), [None, None, layout(2)], ranks.rank)
-        F.cross_entropy(CutLogits.of(part, Head(ranks, layout(2))).view(-1, V), torch.full((6,), V))
+        F.cross_entropy(cut_logits(part, Head(ranks, layout(2))).view(-1, V), torch.full((6,), V))
 
     with pytest.raises(RuntimeError, match="out of bounds"):
         simulate(2, wrong)
@@ -121,7 +122,7 @@ def test_nothing_to_predict_is_no_number_and_a_wrong_target_is_an_error() -> Non
 def test_bfloat16_is_computed_in_float32() -> None:
     def run(ranks: Ranks) -> torch.Tensor:
         part = take(dense().bfloat16(), [None, None, layout(2)], ranks.rank)
-        return loss_of(CutLogits.of(part, Head(ranks, layout(2))))
+        return loss_of(cut_logits(part, Head(ranks, layout(2))))
 
     expected = loss_of(dense().bfloat16().float()).bfloat16()
     for loss in simulate(2, run):
@@ -132,7 +133,7 @@ def test_bfloat16_is_computed_in_float32() -> None:
 def test_logits_that_no_loss_has_read_leave_the_model_whole() -> None:
     def run(ranks: Ranks) -> tuple[Any, torch.Tensor, Any]:
         part = take(dense(), [None, None, layout(2)], ranks.rank).requires_grad_()
-        lost, plain = CutLogits.of(part, Head(ranks, layout(2))), CutLogits.of(part, Head(ranks, layout(2)))
+        lost, plain = cut_logits(part, Head(ranks, layout(2))), cut_logits(part, Head(ranks, layout(2)))
         loss_of(lost * 2)
         result = settle(None, (), {"lost": lost, "plain": plain, "parts": {"more": (1, plain * 3)}})
         (gradient,) = torch.autograd.grad((result["plain"].sin() + result["parts"]["more"][1]).sum(), part)
@@ -140,7 +141,7 @@ def test_logits_that_no_loss_has_read_leave_the_model_whole() -> None:
         return type(result["lost"]), result["plain"].detach(), gradient
 
     for rank, (kind, whole, gradient) in enumerate(simulate(2, run)):
-        assert kind is CutLogits  # simulated ranks have no distributed tensors
+        assert kind is CutResult  # simulated ranks have no distributed tensors
         assert type(whole) is torch.Tensor
         assert torch.equal(whole, dense())
         assert torch.allclose(gradient, take(dense().cos() + 3, [None, None, layout(2)], rank))

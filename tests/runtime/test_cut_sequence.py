@@ -9,18 +9,11 @@ import torch
 
 from autotp.axes.layout import Factor
 from autotp.runtime.collectives.again import gathering_again
+from autotp.runtime.collectives.positions import gather_positions, scatter_sum, shares
 from autotp.runtime.groups.ranks import Ranks
 from autotp.runtime.groups.simulate import simulate
-from autotp.runtime.results.sequence import (
-    CutSequence,
-    cut_over_positions,
-    gather_positions,
-    made_whole,
-    opened,
-    scatter_sum,
-    shares,
-    shut,
-)
+from autotp.runtime.results.sequence import cut_over_positions, opened, shut
+from autotp.runtime.results.tensor import CutResult, closed
 
 X = torch.randn(2, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 W = torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
@@ -47,9 +40,9 @@ def test_whoever_computes_with_it_computes_with_the_whole(size: int) -> None:
 
     def run(ranks: Ranks) -> tuple[torch.Tensor, torch.Tensor | None]:
         x, y = given(ranks)
-        assert isinstance(y, CutSequence)
+        assert isinstance(y, CutResult)
         assert y.shape == X.shape
-        found = y * y.mean(1, keepdim=True) + made_whole(y) @ W
+        found = y * y.mean(1, keepdim=True) + closed(y) @ W
         found.pow(2).sum().backward()
         return found.detach(), x.grad
 
@@ -68,14 +61,14 @@ def test_gradients_of_several_readers_are_added_where_they_are() -> None:
         y.retain_grad()
         total = opened(y).pow(2).sum() + opened(y).sum()
         total.backward(retain_graph=True)
-        kind, first = type(y.grad), made_whole(y.grad)
-        (made_whole(y) @ W).sum().backward()
+        kind, first = type(y.grad), closed(y.grad)
+        (closed(y) @ W).sum().backward()
         return kind, first, x.grad
 
     y = X.tanh()
     whole = (1 - y**2) * (2 * y + 1 + W.sum(1))
     for kind, first, gradient in simulate(3, run):
-        assert kind is CutSequence
+        assert kind is CutResult
         assert torch.allclose(first, 2 * y + 1)
         assert torch.allclose(gradient, whole)
 
@@ -85,8 +78,8 @@ def test_what_is_written_into_it_stays() -> None:
         _, y = given(ranks)
         with torch.no_grad():
             y.mul_(torch.arange(5.0, dtype=torch.float64)[:, None])
-        assert isinstance(y, CutSequence)
-        return made_whole(y), gather_positions(opened(y), ranks, 1, 5)
+        assert isinstance(y, CutResult)
+        return closed(y), gather_positions(opened(y), ranks, 1, 5)
 
     for whole, gathered in simulate(3, run):
         assert torch.allclose(whole, X.tanh() * torch.arange(5.0, dtype=torch.float64)[:, None])

@@ -15,8 +15,8 @@ from autotp.runtime.groups.launch import run_ranks
 from autotp.runtime.groups.processes import ProcessRanks
 from autotp.runtime.groups.ranks import Ranks
 from autotp.runtime.groups.simulate import simulate
-from autotp.runtime.results.deferred import Deferred
-from autotp.runtime.results.logits import CutLogits, Head, settled_logits
+from autotp.runtime.results.deferred import deferred
+from autotp.runtime.results.logits import Head, cut_logits
 from autotp.runtime.results.settled import settle
 
 
@@ -40,15 +40,18 @@ KINDS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
 }
 
 
-def cut_logits(ranks: Ranks) -> torch.Tensor:
-    return CutLogits.of(torch.full((1, 1, 2), float(ranks.rank)), Head(ranks, Leaf(4, Cut((Factor(2, 1),), 4))))
+LAYOUT = Leaf(4, Cut((Factor(2, 1),), 4))
 
 
-def deferred(ranks: Ranks) -> torch.Tensor:
-    return Deferred.of(torch.ones(2), lambda local: local + 1)
+def of_logits(ranks: Ranks) -> torch.Tensor:
+    return cut_logits(torch.full((1, 1, 2), float(ranks.rank)), Head(ranks, LAYOUT))
 
 
-@pytest.mark.parametrize("make", [cut_logits, deferred])
+def of_deferred(ranks: Ranks) -> torch.Tensor:
+    return deferred(torch.full((1, 1, 2), float(ranks.rank)), ranks, [(2, LAYOUT, (Factor(2, 1),))])
+
+
+@pytest.mark.parametrize("make", [of_logits, of_deferred])
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_model_returns_is_whole(kind: str, make: Callable[[Ranks], torch.Tensor]) -> None:
     hold, read = KINDS[kind]
@@ -62,7 +65,7 @@ def test_what_a_model_returns_is_whole(kind: str, make: Callable[[Ranks], torch.
     values = simulate(2, run)
     assert [type(value) for value in values] == [torch.Tensor, torch.Tensor]
     # One rank alone reads it.
-    assert torch.equal(values[0], torch.tensor([[[0.0, 0, 1, 1]]]) if make is cut_logits else torch.full((2,), 2.0))
+    assert torch.equal(values[0], torch.tensor([[[0.0, 0, 1, 1]]]))
 
 
 def test_a_result_without_anything_to_settle_stays_the_same_object() -> None:
@@ -74,9 +77,9 @@ def written_and_kept() -> tuple[torch.Tensor, torch.Tensor]:
     """Runs on a rank: logits that are to be returned cut, after the model's own code has written into them."""
     ranks = ProcessRanks([[0, 1]], torch.device("cpu"))
     part = torch.full((1, 1, 2), float(ranks.rank + 1), requires_grad=True)
-    logits: Any = CutLogits.of(part * 1, Head(ranks, Leaf(4, Cut((Factor(2, 1),), 4)), kept=True))
+    logits: Any = cut_logits(part * 1, Head(ranks, LAYOUT, kept=True))
     logits[..., 0] = 7.0
-    settled: Any = settled_logits(logits)
+    settled: Any = settle(None, (), logits)
     return settled.full_tensor().detach(), torch.tensor(settled.placements[0].dim)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 
 from ...axes.layout import Factor, Factors, Layout, factors_of, is_even, is_padded, local_factors, parts_of
-from ...errors import RankLostError, UsageError
+from ...errors import RankLostError, TraceError, UsageError
 from ..collectives.slices import assembled, padding, take
 from ..devices.devices import CPU
 from ..groups.ranks import Ranks
@@ -22,6 +23,18 @@ MSG_ALONE = (
     "{error}; all ranks compute {what} of {name} together: call it on every rank, or ask for this rank's part alone with"
     " .local()"
 )
+MSG_TRACED = "it reads {name}, a cut tensor that is none of its parameters"
+_tracing = threading.local()
+
+
+@contextmanager
+def sending_nothing() -> Iterator[None]:
+    """Inside, what would send something for a cut tensor raises TraceError: ranks trace when they like, and wait for nobody."""
+    _tracing.on = True
+    try:
+        yield
+    finally:
+        _tracing.on = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +98,8 @@ class Origin:
 
     @contextmanager
     def _named(self, what: str) -> Iterator[None]:
+        if not torch.compiler.is_compiling() and getattr(_tracing, "on", False):
+            raise TraceError(MSG_TRACED.format(name=self.name))
         try:
             with self.ranks.about(f"{what} of {self.name}"):
                 yield

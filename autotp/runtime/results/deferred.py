@@ -1,50 +1,45 @@
-"""Results that leave a unit as slices because nobody is known to read them, and become whole if somebody does."""
+"""Results that leave a unit as slices because nobody is known to read them: gathered if somebody does."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
-from torch.utils import _pytree as pytree
 
-from ...errors import UsageError
+from ...axes.layout import Factors, Layout, ordered
+from ..collectives.single import enter, gather, slice_to_rank
+from ..groups.ranks import Ranks
+from .tensor import Policy, stand_for
 
-MSG_UNSEEN = (
-    "{operator} was given a result of a block that is still cut, by code that Python does not see (torch.func, C++); hand it"
-    " result.clone()"
-)
+# A dim, its layout, and the mesh factors that it is gathered over.
+Cuts: TypeAlias = Sequence[tuple[int, Layout, Factors]]
 
 
-class Deferred(torch.Tensor):
-    """A tensor that is made whole at its first use, by a collective that all ranks reach together."""
+@dataclass(eq=False)
+class Deferred(Policy):
+    """A slice that is gathered, dim after dim, at its first use."""
 
-    _make: Callable[[], torch.Tensor]
-    _whole: torch.Tensor | None
+    ranks: Ranks
+    cuts: Cuts
 
-    @staticmethod
-    def of(local: torch.Tensor, make: Callable[[torch.Tensor], torch.Tensor]) -> Deferred:
-        """Defer a function of a local slice."""
-        value: Deferred = torch.Tensor._make_wrapper_subclass(Deferred, (0,), dtype=local.dtype, device=local.device)
-        value.__dict__.update(_make=lambda: make(local), _whole=None)
-        return value
+    def gathered(self, local: torch.Tensor) -> torch.Tensor:
+        for dim, layout, over in self.cuts:
+            local = gather(local, self.ranks, over, dim, layout)
+        return local
 
-    def whole(self) -> torch.Tensor:
-        """The whole value."""
-        state = self.__dict__
-        if state["_whole"] is None:
-            state["_whole"] = state["_make"]()
-        return state["_whole"]
+    def own_gradient(self, gradient: torch.Tensor) -> torch.Tensor:
+        layouts = {dim: layout for dim, layout, _ in self.cuts}
+        over = ordered(frozenset().union(*[over for _, _, over in self.cuts]))
+        return slice_to_rank(
+            enter(gradient, self.ranks, over), self.ranks, [layouts.get(i) for i in range(gradient.dim())]
+        )
 
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        def plain(value: Any) -> Any:
-            return value.whole() if isinstance(value, Deferred) else value
 
-        with torch._C.DisableTorchFunctionSubclass():
-            args, kwargs = pytree.tree_map(plain, (args, kwargs or {}))
-        return func(*args, **kwargs)
-
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        raise UsageError(MSG_UNSEEN.format(operator=func))
+def deferred(local: torch.Tensor, ranks: Ranks, cuts: Cuts) -> torch.Tensor:
+    """The value that a slice is of."""
+    shape = list(local.shape)
+    for dim, layout, _ in cuts:
+        shape[dim] = layout.size
+    return stand_for(local, shape, Deferred(ranks, cuts))

@@ -8,9 +8,7 @@ from typing import Any
 
 import torch
 
-from .deferred import Deferred
-from .logits import CutLogits, settled_logits
-from .sequence import CutSequence, made_whole
+from .tensor import CutResult
 from .traced import TracedLogits, may_break, skip_outermost
 
 
@@ -48,8 +46,10 @@ _settle_uncompiled = torch.compiler.disable(_settle)
 
 
 def _settled(value: Any) -> Any:
+    if isinstance(value, CutResult):
+        return value.policy.settled(value)
     if isinstance(value, torch.Tensor):
-        return _settled_tensor(value)
+        return value
     if isinstance(value, TracedLogits):
         return value.settled()
     if isinstance(value, dict):
@@ -67,11 +67,3 @@ def _settle_values(values: Any) -> None:
     for name, part in [(name, _settled(part)) for name, part in values.items()]:
         if part is not values[name]:
             values[name] = part
-
-
-def _settled_tensor(value: torch.Tensor) -> torch.Tensor:
-    if isinstance(value, CutLogits):
-        return settled_logits(value)
-    if isinstance(value, CutSequence):
-        return made_whole(value)
-    return value.whole() if isinstance(value, Deferred) else value

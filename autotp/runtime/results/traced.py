@@ -98,7 +98,8 @@ class TracedLogits:
         if len(logits) == 1 and not logits[0].is_whole:
             result: Any = None
             if func is functional.cross_entropy and logits[0] is (args[0] if args else kwargs.get("input")):
-                result = cross_entropy_of_slices(*args, **kwargs)
+                others = {name: value for name, value in kwargs.items() if name != "input"}
+                result = cross_entropy_of_slices(logits[0].local, logits[0].head, *args[1:], **others)
             elif func in FUNCTIONS:
                 result = logits[0]._pointwise(func, args, kwargs)
             if result is not None:
@@ -109,7 +110,7 @@ class TracedLogits:
     def _pointwise(self, func: Callable[..., Any], args: Any, kwargs: Any) -> TracedLogits | None:
         """A pointwise function of the slice; None with other logits, or where the whole is there already."""
         others = [value for value in (*args, *kwargs.values()) if isinstance(value, TracedLogits) and value is not self]
-        local = None if others or self.is_whole else pointwise_of_slices(func, self, args, kwargs)
+        local = None if others or self.is_whole else pointwise_of_slices(func, self, self.head, args, kwargs)
         return None if local is None else TracedLogits(local, self.head)
 
 
