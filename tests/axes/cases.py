@@ -326,6 +326,8 @@ PARTS = [
     Case("aten.cat", "a b, a c, a d", lambda *x: torch.cat(x, -1), joined=True),
     Case("aten.cat", "a 1, a 1", lambda *x: torch.cat(x, -1)),
     Case("aten.cat", "a b", lambda x: torch.cat((x, x), -1)),
+    Case("aten.cat", "a 4", lambda x: torch.cat((x, x[:, :0]), -1)),
+    Case("aten.cat", "a 4", lambda x: torch.cat((x[:, :0], x, x.new_zeros(0)), 1)),
     Case("aten.concat", "a b, c b", lambda *x: torch.concat(x), joined=True),
     Case("aten.concatenate", "a b, c b", lambda *x: torch.concatenate(x), joined=True),
     Case("aten.stack", "a b, a b", lambda *x: torch.stack(x, 1)),

@@ -32,8 +32,8 @@ def slice_(call: Call) -> Fact:
         return call.layout_fact(dims)
     if step != 1:
         return _strided(call, dims, position, step, start)
-    if start is None or start + length > size:
-        call.pin([dims[position]], "it takes a part whose place is not known")
+    if start is None or start + length > size or not length:
+        call.pin([dims[position]], "it takes a part whose place is not known" if length else "it takes nothing of it")
         return call.layout_fact(_replace(dims, position, axis(length)))
     part = axis(length)
     parts = [axis(start), part, axis(size - start - length)]
@@ -95,14 +95,15 @@ def unbind(call: Call) -> Fact:
 
 def cat(call: Call) -> Fact:
     """The dim is the sum of the operands'; all other dims are equal."""
-    values = [call.dims(operand) for operand in call.operands if call.dims(operand)]
+    # torch skips vectors that hold nothing.
+    values = [dims for dims in map(call.dims, call.operands) if [term.size for term in dims] != [0]]
     position = call.dim(call.get("dim", 0), len(values[0]))
-    values = [dims for dims in values if len(dims) == len(values[0]) and dims[position].size]
     for dims in values[1:]:
         for i, (left, right) in enumerate(zip(values[0], dims, strict=True)):
             if i != position:
                 call.equal(left, right)
-    return call.layout_fact(_replace(values[0], position, Sum(tuple(dims[position] for dims in values))))
+    parts = [dims[position] for dims in values if dims[position].size] or [values[0][position]]
+    return call.layout_fact(_replace(values[0], position, Sum(tuple(parts))))
 
 
 def stack(call: Call) -> Fact:
