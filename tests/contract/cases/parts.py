@@ -35,6 +35,15 @@ def count(net):
         block.counting = True
 
 
+def counted(net):
+    """Calls of several sizes, all but the first while the blocks count."""
+    yield net
+    count(net)
+    yield
+    for rows, length in ((3, 5), (2, 4), (1, 6)):
+        yield call(leaf(rows, length, HIDDEN))
+
+
 @case()
 def parts_of_a_block_that_counts():
     net = twins(Counted)
@@ -54,13 +63,7 @@ class ReadsWeights(Counted):
 
 @case()
 def parts_whose_weights_the_block_reads_as_well():
-    net = twins(ReadsWeights)
-    yield net
-    count(net)
-    yield
-    yield call(leaf(3, 5, HIDDEN))
-    yield call(leaf(2, 4, HIDDEN))
-    yield call(leaf(1, 6, HIDDEN))
+    yield from counted(twins(ReadsWeights))
 
 
 class Writes(Counted):
@@ -101,13 +104,7 @@ class Twice(Counted):
 
 @case()
 def part_that_is_called_several_times():
-    net = twins(Twice)
-    yield net
-    count(net)
-    yield
-    yield call(leaf(3, 5, HIDDEN))
-    yield call(leaf(2, 4, HIDDEN))
-    yield call(leaf(1, 6, HIDDEN))
+    yield from counted(twins(Twice))
 
 
 class Recomputed(Counted):
@@ -117,13 +114,7 @@ class Recomputed(Counted):
 
 @case()
 def parts_that_are_checkpointed():
-    net = twins(Recomputed)
-    yield net
-    count(net)
-    yield
-    yield call(leaf(3, 5, HIDDEN))
-    yield call(leaf(2, 4, HIDDEN))
-    yield call(leaf(1, 6, HIDDEN))
+    yield from counted(twins(Recomputed))
 
 
 class Again(torch.autograd.Function):
@@ -155,13 +146,7 @@ class ComputedAgain(Counted):
 
 @case()
 def parts_that_are_computed_again_by_hand():
-    net = twins(ComputedAgain)
-    yield net
-    count(net)
-    yield
-    yield call(leaf(3, 5, HIDDEN))
-    yield call(leaf(2, 4, HIDDEN))
-    yield call(leaf(1, 6, HIDDEN))
+    yield from counted(twins(ComputedAgain))
 
 
 @case()
@@ -287,13 +272,7 @@ class Transformed(Counted):
 
 @case()
 def parts_under_a_transform():
-    net = twins(Transformed)
-    yield net
-    count(net)
-    yield
-    yield call(leaf(3, 5, HIDDEN))
-    yield call(leaf(2, 4, HIDDEN))
-    yield call(leaf(1, 6, HIDDEN))
+    yield from counted(twins(Transformed))
 
 
 class Hooked(Counted):
@@ -417,13 +396,7 @@ class Listed(nn.Module):
 
 @case()
 def parts_in_lists_and_dicts():
-    net = twins(Listed)
-    yield net
-    count(net)
-    yield
-    yield call(leaf(3, 5, HIDDEN))
-    yield call(leaf(2, 4, HIDDEN))
-    yield call(leaf(1, 6, HIDDEN))
+    yield from counted(twins(Listed))
 
 
 class Store:
