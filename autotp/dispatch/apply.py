@@ -21,6 +21,7 @@ from ..planner.fits import check_fits
 from ..planner.plan import ParameterPlan, Plan, UnitPlan
 from ..planner.survey import Survey, fingerprint_of
 from ..planner.weigh import Weigher
+from ..runtime.cut import fsdp as fsdp  # it sees parts from here on
 from ..runtime.cut.origin import IsCut, Origin
 from ..runtime.cut.tensor import cut_in_place
 from ..runtime.groups.ranks import Ranks

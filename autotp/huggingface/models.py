@@ -18,6 +18,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from ..capture.suitable import check_suitable
 from ..errors import AutotpError, UsageError, in_one_line, nearest
 from ..outside.data import brief, parse_json, read_text
+from . import attention as attention  # its table is known from here on
+from . import experts as experts  # and this one
 from .names import MOST_NAMED, unknown_type
 
 VERSION: str = transformers.__version__

@@ -65,11 +65,12 @@ class CountsInTraining(Mlp):
     def middle(self, y: torch.Tensor) -> torch.Tensor:
         if self.training:
             self.calls = getattr(self, "calls", 0) + 1
+            y = y * self.up.weight.softmax(1)[:, 0]
         return y.relu()
 
 
 def test_a_call_that_runs_whole_is_counted_and_a_family_of_such_is_not_cut() -> None:
-    """A block that only writes state in training computes with whole weights there, whatever the plan says."""
+    """A block that writes state, and reads a weight itself, in training gathers that weight there, whatever the plan says."""
     verifier = Verifier(twins(lambda index: CountsInTraining()), example=(values(2, 5, HIDDEN),))
     whole = whole_calls(verifier, verifier.plan(2), generation=False)
     assert list(whole) == ["training"]
