@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,6 +126,9 @@ def install(
         state.layouts[name], state.shapes[name] = origin.layouts, tuple(origin.shape)
     for forward in forwards:
         forward.enter()
+    last = next((module for module in reversed(list(model.modules())) if module._parameters), None)
+    for forward in forwards:
+        forward.ends = weakref.ref(model) if any(part is last for part in forward.module.modules()) else None
     state.modules = module_paths(model)
     model.__dict__[ATTRIBUTE] = state
 

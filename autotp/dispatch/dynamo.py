@@ -52,7 +52,9 @@ def call_in_dynamo(unit: LiveUnit, args: tuple[Any, ...], kwargs: dict[str, Any]
     args = tuple([closed(value) for value in args])
     kwargs = {name: closed(value) for name, value in kwargs.items()}
     comptime(_choose)  # reads this frame's locals
-    return getattr(_entries, _chosen())(unit, args, kwargs)
+    result = getattr(_entries, _chosen())(unit, args, kwargs)
+    # Cut logits are no tensor here, and whatever the graph breaks for takes them for something else: hooks, checks of a type.
+    return result if _stays_cut() else closed(result)
 
 
 @torch._dynamo.assume_constant_result  # type: ignore[untyped-decorator]
@@ -62,9 +64,17 @@ def _chosen() -> str:
     return name
 
 
+@torch._dynamo.assume_constant_result  # type: ignore[untyped-decorator]
+def _stays_cut() -> bool:
+    """Whether the unit that was reached just before may give cut logits."""
+    stays: bool = _choice.stays_cut
+    return stays
+
+
 def _choose(context: ComptimeContext) -> None:
     """Choose, or make, the program for the call that dynamo has reached."""
     transaction = context._ComptimeContext__tx  # type: ignore[attr-defined]
+    _choice.stays_cut = transaction.symbolic_locals["unit"].realize().value.may_give_cut()
     try:
         _choice.name = _entry_in(transaction)
     except (TraceError, UnsoundPlanError, UsageError) as reason:

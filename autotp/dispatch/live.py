@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from typing import Any
 
 from torch import nn
@@ -26,6 +27,8 @@ class LiveUnit(InPlace):
         self.own_forward = module.__dict__.get("forward")
         self.agreed: list[Program] = []  # programs that are known to be the same on all ranks
         self.bounds: dict[Contract, Bound] = {}
+        # The model, if no module with parameters comes after this unit in it: a loss may be what reads its result.
+        self.ends: weakref.ref[nn.Module] | None = None
 
     @property
     def positions(self) -> tuple[int, ...]:
@@ -39,6 +42,11 @@ class LiveUnit(InPlace):
     def places(self) -> tuple[tuple[dict[str, Any], str], ...]:
         """Where the unit's positions are: whose attributes, and their names."""
         return self.unit.position_places(self.module)
+
+    def may_give_cut(self) -> bool:
+        """Returns if a loss may be what reads the result, and no backward hook before it: those look at tensors only."""
+        model = None if self.ends is None else self.ends()
+        return model is not None and not any(m._backward_hooks or m._backward_pre_hooks for m in model.modules())
 
     def holds(self, contract: Contract) -> bool:
         """Returns if what a trace leaned on is in this unit as the trace found it."""

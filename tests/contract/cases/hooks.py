@@ -85,6 +85,17 @@ def full_backward_hook_after_the_first_call():
 
 
 @case(refusal=("hook",))
+def full_backward_hook_on_a_layer():
+    net = twins(Mlp)
+    net.blocks[0].up.register_full_backward_hook(lambda module, wanted, given: (wanted[0] * 2,))
+    yield net
+    yield
+    yield
+    yield
+    yield
+
+
+@case(refusal=("hook",))
 def full_backward_pre_hook():
     net = twins(Mlp)
     net.blocks[1].norm.register_full_backward_pre_hook(lambda module, given: (given[0] * 2,))

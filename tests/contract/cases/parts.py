@@ -265,16 +265,6 @@ def parts_within_a_gradient():
     yield call(leaf(1, 6, HIDDEN))
 
 
-class Transformed(Counted):
-    def between(self, y):
-        return torch.func.vmap(self.second)(y)
-
-
-@case()
-def parts_under_a_transform():
-    yield from counted(twins(Transformed))
-
-
 class Hooked(Counted):
     def __init__(self, index=0):
         super().__init__(index)
