@@ -1,4 +1,4 @@
-"""What is sent together: collectives over the same ranks of which none waits for what another one gives are one call.
+"""What is sent together: steps over the same ranks of which none waits for what another one gives are one call.
 
 A call has its latency, whatever it sends, and what is sent together is copied side by side first: small values are joined,
 large ones go by themselves. The smallest come first, and each joins the first call that it can and that is cheaper so. It
@@ -9,56 +9,35 @@ random numbers or asks an object keeps its place among those that do.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
 
-from ..axes.layout import Factor
-from ..axes.term import axes_of
-from .backward import Backward, Price, Version
-from .sequence import SequenceCut
-from .sizes import local_share
+from ..axes.layout import parts_of
+from .backward import Price
+from .sizes import step_share
 from .state import Flow
-from .typed import TypedGraph, cut_in, is_of_parameters
+from .steps import Step, Steps
+from .typed import TypedGraph
+
+# The steps that one call does, in the order of the graph.
+Together: TypeAlias = tuple[Step, ...]
+
+# Steps of which one call may do several.
+_JOIN = frozenset({"reduce", "enter", "gather"})
 
 
-@dataclass(frozen=True)
-class Sent:
-    """A value that a collective sends: by itself, or together with others.
-
-    `scattered` are the mesh factors over which the backward of a gather sums the gradient before a rank takes its slice.
-    """
-
-    kind: str
-    phase: str
-    of: str
-    version: Version
-    over: frozenset[Factor]
-    scattered: frozenset[Factor] = frozenset()
-
-    @property
-    def node(self) -> torch.fx.Node:
-        """The node whose value it is; for a gather the marker behind it."""
-        return self.version[0]
-
-
-# What one call sends, in the order of the graph.
-Together: TypeAlias = tuple[Sent, ...]
-
-
-def calls(
-    typed: TypedGraph, flow: Flow, backward: Backward, cut: SequenceCut | None, price: Price
-) -> tuple[Together, ...]:
-    """Everything that is summed or gathered inside a unit, by the calls that send it."""
+def calls(typed: TypedGraph, flow: Flow, steps: Steps, price: Price) -> tuple[Together, ...]:
+    """Every step that sends, by the calls that do them."""
     order = {node: number for number, node in enumerate(typed.graph.nodes)}
 
-    def place(sent: Sent) -> tuple[Any, ...]:  # the same on every rank
-        return order[sent.node], sent.version[1], sent.kind, sent.phase, sorted(sent.over)
+    def place(step: Step) -> tuple[Any, ...]:  # the same on every rank
+        record = step.record
+        return order[step.about], step.is_of_sum, record.kind, record.phase, record.over
 
-    sent = sorted(set(_sent(typed, flow, backward, cut)), key=place)
-    return _Joining(typed, flow, sent, price).run()
+    return _Joining(typed, flow, sorted((step for step in steps if step.record.sends()), key=place), price).run()
 
 
 def seconds_of(typed: TypedGraph, flow: Flow, calls: Iterable[Together], price: Price) -> float:
@@ -67,52 +46,20 @@ def seconds_of(typed: TypedGraph, flow: Flow, calls: Iterable[Together], price: 
 
 
 def _seconds(typed: TypedGraph, flow: Flow, call: Together, price: Price) -> float:
-    first = call[0]
-    whole = first.kind == "all_gather"
-    values = tuple((sent.node, 1.0 if whole else local_share(typed, flow, sent.node)) for sent in call)
-    total = price(first.kind, values, _ranks(first.over))
-    if first.scattered:
-        total += price(scatter_kind(first), values, _ranks(first.scattered))
-    return total
-
-
-def scatter_kind(gather: Sent) -> str:
-    """How the backward of a gather sums: at once in slices, if over all ranks that it gathers from."""
-    return "reduce_scatter" if gather.scattered == gather.over else "all_reduce"
-
-
-def _ranks(over: Iterable[Factor]) -> int:
-    return math.prod(factor.size for factor in over)
-
-
-def _sent(typed: TypedGraph, flow: Flow, backward: Backward, cut: SequenceCut | None) -> Iterator[Sent]:
-    for node, over in flow.reduces().items():
-        if cut is None or not cut.is_cut((node, True)):
-            yield Sent("all_reduce", "forward", "activation", (node, True), over)
-    scattered = {scatter.node: scatter.over for scatter in backward.scatters}
-    for node, fact in typed.facts.items():
-        if fact.collects and flow.held[fact.operands[0]]:
-            over = flow.varies(fact.operands[0])
-            yield Sent("all_gather", "forward", "activation", (node, False), over, scattered.get(node, frozenset()))
-    for enter in backward.enters:
-        version = enter.node, enter.reduced
-        if cut is None or not cut.is_cut(version):  # what gathers a cut value sums its gradient
-            of = "parameter" if is_of_parameters(typed, enter.node) else "activation"
-            yield Sent("all_reduce", "backward", of, version, enter.over)
-    if cut is not None:
-        for node, of in cut.sums.items():
-            yield Sent("all_reduce", "backward", of, (node, False), frozenset(cut.over))
+    values = tuple((step.about, float(step_share(typed, flow, step))) for step in call)
+    sendings = call[0].record.sends(gradient=call[0].about in flow.gradient)
+    return sum(price(sending.kind, values, parts_of(sending.over)) for sending in sendings)
 
 
 class _Joining:
-    def __init__(self, typed: TypedGraph, flow: Flow, sent: list[Sent], price: Price) -> None:
+    def __init__(self, typed: TypedGraph, flow: Flow, sent: list[Step], price: Price) -> None:
         self.typed, self.flow, self.sent, self.price = typed, flow, sent, price
         self.order = _Order(_waits(typed, sent))
         self.cost: dict[Together, float] = {}
 
     def run(self) -> tuple[Together, ...]:
         found: list[Together] = []
-        for each in sorted(self.sent, key=lambda sent: self._seconds((sent,))):
+        for each in sorted(self.sent, key=lambda step: self._seconds((step,))):
             self.order.look_at(each)
             number = next((n for n, call in enumerate(found) if self._joins(each, n, call)), len(found))
             if number == len(found):
@@ -123,26 +70,27 @@ class _Joining:
         in_order = [tuple(sorted(call, key=order.__getitem__)) for call in found]
         return tuple(sorted(in_order, key=lambda call: order[call[0]]))
 
-    def _joins(self, each: Sent, number: int, call: Together) -> bool:
+    def _joins(self, each: Step, number: int, call: Together) -> bool:
         if not self.order.allows(number) or not self._alike(call[0], each):
             return False
         return self._seconds((*call, each)) < self._seconds(call) + self._seconds((each,))
 
-    def _alike(self, one: Sent, other: Sent) -> bool:
-        def kind(each: Sent) -> tuple[object, ...]:
-            return each.kind, each.phase, each.of, each.over, each.scattered, each.node.meta["val"].dtype
+    def _alike(self, one: Step, other: Step) -> bool:
+        def kind(step: Step) -> tuple[object, ...]:
+            return replace(step.record, dims=()), step.about.meta["val"].dtype
 
         return self._may_join(one) and self._may_join(other) and kind(one) == kind(other)
 
-    def _may_join(self, each: Sent) -> bool:
+    def _may_join(self, each: Step) -> bool:
         """Returns if a value is one tensor that nobody writes into: who reads what is written reads that memory, and no copy."""
-        if isinstance(each.node.meta["val"], (list, tuple)) or each.node in self.flow.written:
+        record = each.record
+        if record.does not in _JOIN or isinstance(each.about.meta["val"], (list, tuple)):
             return False
-        if each.kind != "all_gather":
+        if each.about in self.flow.written:
+            return False
+        if record.does != "gather":
             return True
-        (value,) = self.typed.facts[each.node].operands
-        dims = [term for term in self.typed.facts[value].dims if cut_in(set(axes_of(term)), self.flow.cuts)]
-        return len(dims) == 1 and each.scattered in (frozenset(), each.over)
+        return sum(step.record.does == "gather" for step in each.path) == 1 and record.summed in ((), record.over)
 
     def _seconds(self, call: Together) -> float:
         if call not in self.cost:
@@ -150,35 +98,34 @@ class _Joining:
         return self.cost[call]
 
 
-def _waits(typed: TypedGraph, sent: list[Sent]) -> Mapping[Sent, frozenset[Sent]]:
+def _waits(typed: TypedGraph, sent: list[Step]) -> Mapping[Step, frozenset[Step]]:
     """For everything that is sent what must have been sent before: its value is made from it, or comes after it in order."""
-    at: dict[torch.fx.Node, frozenset[Sent]] = {}
+    at: dict[torch.fx.Node, frozenset[Step]] = {}
     for each in sent:
-        at[each.node] = at.get(each.node, frozenset()) | {each}
-    behind: dict[torch.fx.Node, frozenset[Sent]] = {}
-    in_order, last = keeps_order(typed.graph), frozenset[Sent]()
+        at[each.about] = at.get(each.about, frozenset()) | {each}
+    behind: dict[torch.fx.Node, frozenset[Step]] = {}
+    in_order, last = keeps_order(typed.graph), frozenset[Step]()
     for node in typed.graph.nodes:
         sources = [behind[source] | at.get(source, frozenset()) for source in node.all_input_nodes]
-        behind[node] = frozenset[Sent]().union(*sources)
+        behind[node] = frozenset[Step]().union(*sources)
         if node in in_order:
             behind[node] = last = behind[node] | last
-    # A gradient's sum stands behind the value, and so behind the value's own sum.
-    return {each: behind[each.node] | {o for o in at[each.node] if o.phase < each.phase} for each in sent}
+    return {each: behind[each.about] | (frozenset(sent) & frozenset(each.path[:-1])) for each in sent}
 
 
 class _Order:
     """Which calls must come before which, kept as calls grow: a set of calls is a number with their bits."""
 
-    def __init__(self, waits: Mapping[Sent, frozenset[Sent]]) -> None:
-        self.waits, self.call_of = waits, dict[Sent, int]()
-        self.after = dict[Sent, set[Sent]]()
+    def __init__(self, waits: Mapping[Step, frozenset[Step]]) -> None:
+        self.waits, self.call_of = waits, dict[Step, int]()
+        self.after = dict[Step, set[Step]]()
         for each, earlier in waits.items():
             for other in earlier:
                 self.after.setdefault(other, set()).add(each)
         self.before: list[int] = []  # for every call those that must be over, of which each waits again for others
         self.earlier = self.later = 0
 
-    def look_at(self, each: Sent) -> None:
+    def look_at(self, each: Step) -> None:
         """Find the calls that must come before or after something that is not in a call yet."""
         self.earlier = self._closed(self.waits[each])
         behind = self._bits(self.after.get(each, ()))
@@ -188,7 +135,7 @@ class _Order:
         """Returns if what is looked at can be sent in a call: no call then waits for itself."""
         return not (self.earlier | self.later) >> number & 1
 
-    def add(self, each: Sent, number: int) -> None:
+    def add(self, each: Step, number: int) -> None:
         """Put what is looked at in a call, or in a new one."""
         self.before += [0] * (number == len(self.before))
         self.call_of[each] = number
@@ -198,14 +145,14 @@ class _Order:
             if (self.later >> n | before >> number) & 1:
                 self.before[n] |= own
 
-    def _closed(self, sent: Iterable[Sent]) -> int:
+    def _closed(self, sent: Iterable[Step]) -> int:
         found = self._bits(sent)
         for number, before in enumerate(self.before):
             if found >> number & 1:
                 found |= before
         return found
 
-    def _bits(self, sent: Iterable[Sent]) -> int:
+    def _bits(self, sent: Iterable[Step]) -> int:
         found = 0
         for each in sent:
             if each in self.call_of:

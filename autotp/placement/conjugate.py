@@ -31,6 +31,7 @@ from networkx.algorithms.flow import edmonds_karp
 
 from ..axes.layout import Cuts, Factor, factors_of, is_whole, layout_of, leaves, local_factors
 from .backward import Backward, Enter, Leave, PartSum, Price, Scatter, Values, Version
+from .between import steps_between
 from .calls import calls, seconds_of
 from .sizes import local_share
 from .state import Flow
@@ -49,7 +50,7 @@ def place_backward(typed: TypedGraph, flow: Flow, price: Price) -> Backward:
         return _place_in_order(typed, flow, edges, way[0], weight, way[1])
 
     def seconds(backward: Backward) -> float:
-        return seconds_of(typed, flow, calls(typed, flow, backward, None, price), price)
+        return seconds_of(typed, flow, calls(typed, flow, steps_between(typed, flow, backward), price), price)
 
     ways = [
         (order, ahead)
@@ -185,7 +186,9 @@ class _Problem:
         """
         if ranks == 1:
             return 0
-        return round(1e15 * self.price(kind, ((node, local_share(self.typed, self.flow, node)),), ranks * self.joining))
+        return round(
+            1e15 * self.price(kind, ((node, float(local_share(self.typed, self.flow, node))),), ranks * self.joining)
+        )
 
     def scatters(self, version: Version) -> bool:
         """Returns if the backward of a collection can sum over the factor: a marker behind a whole value collects nothing."""

@@ -11,6 +11,7 @@ from ..axes.facts import Typing
 from ..axes.layout import Cuts
 from ..errors import UnsoundPlanError
 from .backward import Backward, Price
+from .between import steps_between
 from .calls import Together, calls, seconds_of
 from .certificate.values import Contract, Mesh
 from .conjugate import place_backward
@@ -18,19 +19,21 @@ from .flow import flow
 from .prepare import regroup_sums, split_biases, taken_apart
 from .sequence import SequenceCut, place_sequence
 from .state import Flow
+from .steps import Steps
 from .typed import TypedGraph
 
 
 @dataclass(frozen=True)
 class Placement:
-    """A graph, where its collectives go and which of them are one call; whether a backward may follow; what of it is cut over
-    positions, or why nothing is though it should be."""
+    """A graph, the steps between its values and which of them are one call; whether a backward may follow; what of it is cut
+    over positions, or why nothing is though it should be."""
 
     typed: TypedGraph
     flow: Flow
     backward: Backward
+    steps: Steps
+    calls: tuple[Together, ...]
     gradients: bool = True
-    calls: tuple[Together, ...] = ()
     sequence: SequenceCut | None = None
     left_whole: str = ""
 
@@ -71,7 +74,8 @@ def place(
             first = flow(typed, cuts, unread, keep=keep, delayed=delayed)
         final = flow(typed, cuts, unread, keep=keep, early=taken_apart(typed, first), delayed=delayed)
         conjugates = place_backward(typed, final, price) if backward else Backward()
-        return Placement(typed, final, conjugates, backward, calls(typed, final, conjugates, None, price))
+        steps = steps_between(typed, final, conjugates)
+        return Placement(typed, final, conjugates, steps, calls(typed, final, steps, price), backward)
 
     Mesh(Contract(cuts))
     best = _cheapest(placed, lambda found: seconds_of(found.typed, found.flow, found.calls, price))
@@ -80,7 +84,8 @@ def place(
     found = place_sequence(best.typed, best.flow, best.backward, sequence)
     if isinstance(found, str):
         return replace(best, left_whole=found)
-    return replace(best, sequence=found, calls=calls(best.typed, best.flow, best.backward, found, price))
+    steps = steps_between(best.typed, best.flow, best.backward, found)
+    return replace(best, sequence=found, steps=steps, calls=calls(best.typed, best.flow, steps, price))
 
 
 def _check_pins(cuts: Cuts) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 import torch
 
@@ -48,7 +49,7 @@ class Flow:
     early: frozenset[torch.fx.Node] = frozenset()
     delayed: frozenset[str] = frozenset()
     products: set[str] = field(default_factory=set)
-    shares: dict[torch.fx.Node, float] = field(default_factory=dict)
+    shares: dict[torch.fx.Node, Fraction] = field(default_factory=dict)
 
     def use(self, consumer: torch.fx.Node, operand: torch.fx.Node) -> Use:
         return self.uses.get((consumer, operand), PLAIN)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from ..axes.layout import Cuts, Factors, Layout, Leaf, ProductLayout, SumLayout
+from ..axes.layout import Cuts, Factors, Layout, Leaf, ProductLayout, SumLayout, parts_of
 from ..axes.term import Axis, Sum, Term, resolve
 
 # A dim of a value, how it is cut, and over which mesh factors.
@@ -39,6 +39,25 @@ DOES: Mapping[str, tuple[str, str]] = {
 }
 # Those whose result is in the memory of what they read.
 VIEWS = frozenset({"enter", "enter_part", "leave"})
+
+
+# What is sent forward by those that send.
+_AHEAD = {
+    "reduce": "all_reduce",
+    "gather": "all_gather",
+    "logits": "all_gather",
+    "gather_positions": "all_gather",
+    "scatter_sum": "reduce_scatter",
+}
+
+
+@dataclass(frozen=True)
+class Sending:
+    """One collective of a transition: its kind and phase, and the mesh factors."""
+
+    kind: str
+    phase: str
+    over: Factors
 
 
 @dataclass(frozen=True)
@@ -79,6 +98,20 @@ class Transition:
     def alone(self) -> Transition:
         """The same by itself."""
         return replace(self, number=None)
+
+    def sends(self, *, gradient: bool = True) -> tuple[Sending, ...]:
+        """The collectives that it is, forward and backward; `gradient` says whether the value may have one."""
+        ahead = [Sending(_AHEAD[self.does], "forward", self.over)] if self.does in _AHEAD else []
+        back = []
+        if self.does in ("enter", "enter_part"):
+            back.append(Sending("all_reduce", "backward", self.over))
+        if self.again or (gradient and self.does in ("scatter_sum", "take_positions")):
+            back.append(Sending("all_gather", "backward", self.over))
+        if gradient and self.summed:
+            at_once = parts_of(self.summed) == parts_of(self.over)  # over all its ranks: each gets its slice of the sum
+            kind, over = ("reduce_scatter", self.over) if at_once else ("all_reduce", self.summed)
+            back.append(Sending(kind, "backward", over))
+        return (*ahead, *back)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from fractions import Fraction
 from typing import Any
 
 import sympy
@@ -41,6 +42,10 @@ class Sizing:
     def elements(self, value: torch.Tensor) -> sympy.Expr:
         """Number of elements of a traced value as a formula. A complex number is two."""
         return sympy.expand(sympy.Mul(2 if value.is_complex() else 1, *map(self.expression, value.shape)))
+
+    def share(self, value: torch.Tensor, share: Fraction) -> sympy.Expr:
+        """Number of elements of a share of a traced value as a formula."""
+        return self.elements(value) * sympy.Rational(share)
 
     def expression(self, size: int | torch.SymInt) -> sympy.Expr:
         """One size as a number or a formula."""

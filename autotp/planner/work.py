@@ -8,7 +8,6 @@ Parameters count as weights, and inputs that need no gradient (masks, rotary tab
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -22,12 +21,13 @@ from ..axes.facts import Fact
 from ..axes.infer import infer
 from ..axes.layout import layout_of, parts_of
 from ..axes.rules import operator_rules
-from ..axes.term import Dims, axes_of
+from ..axes.term import axes_of
 from ..capture.calls import call_opaque
 from ..capture.traced import Traced
 from ..chains.collect import mark_collected
 from ..placement.impose import impose
 from ..placement.place import Placement, place
+from ..placement.sizes import share_of
 from .cost import Hardware, Workload
 from .plan import UnitPlan
 from .weigh import Weigher
@@ -104,18 +104,13 @@ class Counter:
     def _local(self, node: torch.fx.Node) -> sympy.Expr:
         """Elements of a value on this rank; all results of an operator with several."""
         value, outputs = node.meta["val"], self.facts[node].outputs
-        if isinstance(value, torch.Tensor):
-            return self.weigher.local_elements(self.flow, node, outputs[0])
+        values = (value,) if isinstance(value, torch.Tensor) else value
         parts = (
-            self.weigher.sizing.elements(part) * self._share(node, dims)
-            for part, dims in zip(value, outputs, strict=True)
+            self.weigher.sizing.share(part, share_of(self.flow, node, dims))
+            for part, dims in zip(values, outputs, strict=True)
             if isinstance(part, torch.Tensor)
         )
         return sympy.Add(*parts)
-
-    def _share(self, node: torch.fx.Node, dims: Dims) -> sympy.Rational:
-        layouts = [layout_of(term, {axis: self.flow.cuts[axis] for axis in self.flow.held[node]}) for term in dims]
-        return sympy.Rational(math.prod(x.local_size for x in layouts), math.prod(x.size for x in layouts))
 
     def _bytes(self, node: torch.fx.Node) -> sympy.Expr:
         return self._local(node) * self._element_bytes(node)

@@ -17,7 +17,7 @@ from ..placement.certificate.check import certify
 from ..placement.place import Placement
 from .direct import directly
 from .draws import draw_apart
-from .insert import insert_collectives
+from .insert import insert_steps
 from .layers import Work, call_layers, keep_paddings_zero, mask_lookups, parameter_layouts
 from .localise import localise
 from .opaque import expect_local_shapes, pass_gradients
@@ -70,7 +70,7 @@ def build(
     first = next(iter(graph.nodes))
     with graph.inserting_before(first):
         ranks = graph.placeholder("ranks")
-    insert_collectives(placement, ranks)
+    insert_steps(placement, ranks)
     certify(graph, placement.contract)
     localise(placement)
     expect_local_shapes(placement)

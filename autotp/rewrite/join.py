@@ -7,7 +7,7 @@ call; those that must keep an order among each other do.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,23 +15,17 @@ import networkx as nx
 import torch
 
 from ..errors import PlacementError
-from ..placement.calls import Sent, Together, keeps_order
+from ..placement.calls import keeps_order
 from ..placement.transition import Joined
 from .functions import function_of
 
 
-def join_calls(
-    graph: torch.fx.Graph,
-    calls: Sequence[Together],
-    inserted: Mapping[Sent, torch.fx.Node],
-    ranks: torch.fx.Node,
-) -> None:
-    """Let one call give the results of all collectives that go together. A collective's node stays where it is read, and hands
-    on its part of the results; its first argument is still the value that it is about."""
-    joined = [call for call in calls if len(call) > 1]
-    for call in joined:
-        _join(graph, [inserted[sent] for sent in call], ranks)
-    if joined:
+def join_calls(graph: torch.fx.Graph, calls: Sequence[Sequence[torch.fx.Node]], ranks: torch.fx.Node) -> None:
+    """Let one call give the results of all nodes that go together. A node stays where it is read, and hands on its part of the
+    results; its first argument is still the value that it is about."""
+    for nodes in calls:
+        _join(graph, nodes, ranks)
+    if calls:
         _put_in_order(graph)
 
 

@@ -121,6 +121,4 @@ def _placed(found: Survey, plan: Plan, unit: UnitPlan, rules: tuple[Path, ...]) 
 def _boundary(unit: Unit, placed: Mapping[int, Placed], kind: str, phase: str) -> CollectivePlan:
     """One all-gather of what a unit takes or hands on; its node is the unit."""
     placement, weigher = placed[unit.shape]
-    assert placement.sequence is not None
-    found = weigher.of_whole(kind, phase, placement.sequence.result, frozenset(placement.sequence.over))
-    return replace(collective_plan(found), nodes=(unit.path,))
+    return replace(collective_plan(weigher.of_positions(placement, kind, phase)), nodes=(unit.path,))

@@ -31,7 +31,7 @@ TABLES = {
     "rewrite/layers.py": "which operators a parallel layer does",
     "rewrite/localise.py": "what an operator with local arguments is",
     "rewrite/picks.py": "a lookup that picks",
-    "rewrite/positions.py": "reading sizes",
+    "placement/positions.py": "reading sizes",
 }
 
 

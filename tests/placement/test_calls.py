@@ -82,7 +82,7 @@ def equals_dense(module: nn.Module) -> None:
 
 
 def forward(placement: Placement) -> list[list[str]]:
-    return [[sent.node.name for sent in call] for call in placement.calls if call[0].phase == "forward"]
+    return [[step.about.name for step in call] for call in placement.calls if call[0].record.phase == "forward"]
 
 
 def test_sums_that_wait_for_nothing_of_each_other_are_one_call() -> None:
@@ -186,6 +186,21 @@ def test_what_is_written_in_place_is_sent_alone() -> None:
     equals_dense(module)
 
 
+class WrittenBefore(Two):
+    """Both projections read what is written into before, so that each has a sum of its own for its gradient."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x * 2
+        x[:, 0].add_(1)
+        return self.down(self.up(x).relu() * self.other(x).relu())
+
+
+def test_a_sum_for_each_reader_of_what_is_written_is_a_call_for_each() -> None:
+    placement = cut(WrittenBefore(torch.relu, torch.relu), latency)
+    assert [len(call) for call in placement.calls if call[0].record.does == "enter"] == [1, 1]
+    equals_dense(WrittenBefore(torch.relu, torch.relu))
+
+
 def test_gradients_of_parameters_are_one_call_and_those_of_activations_another() -> None:
     class Scaled(Mlp):
         """Whole weights inside of a cut region, as of a norm over every head."""
@@ -198,7 +213,7 @@ def test_gradients_of_parameters_are_one_call_and_those_of_activations_another()
             return (y * self.scale + self.shift).relu()
 
     placement = placed(Scaled(), UP, ("down.weight", 1, 0), inputs=(X.clone().requires_grad_(),), price=latency)
-    backward = [[sent.node.name for sent in call] for call in placement.calls if call[0].phase == "backward"]
+    backward = [[step.about.name for step in call] for call in placement.calls if call[0].record.phase == "backward"]
     assert sorted(map(sorted, backward)) == [["scale", "shift"], ["tensor_0"]]
     assert exact(Scaled(), X.clone().requires_grad_()) == {
         "all_reduce forward activation": 1,

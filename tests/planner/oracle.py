@@ -131,16 +131,16 @@ def chosen_seconds(placement: Placement, weigher: Weigher) -> float:
     found = _Labelling(placement, weigher)
     total = 0.0
     for call in placement.calls:
-        first = call[0]
-        if first.kind == "all_gather":
-            sizes = tuple(found.whole_bytes(sent.node) for sent in call)
-            total += found.call_seconds("all_gather", _ranks(first.over), sizes)
-            if first.scattered:
-                kind = "reduce_scatter" if first.scattered == first.over else "all_reduce"
-                total += found.call_seconds(kind, _ranks(first.scattered), sizes)
-        elif first.phase == "backward":
-            sizes = tuple(found.local_bytes(sent.node) for sent in call)
-            total += found.call_seconds("all_reduce", _ranks(first.over), sizes)
+        record, nodes = call[0].record, [step.about for step in call]
+        if record.does == "gather" and placement.typed.facts[nodes[0]].collects:
+            sizes = tuple(map(found.whole_bytes, nodes))
+            total += found.call_seconds("all_gather", _ranks(record.over), sizes)
+            if record.summed:
+                kind = "reduce_scatter" if record.summed == record.over else "all_reduce"
+                total += found.call_seconds(kind, _ranks(record.summed), sizes)
+        elif record.does == "enter":
+            sizes = tuple(map(found.local_bytes, nodes))
+            total += found.call_seconds("all_reduce", _ranks(record.over), sizes)
     return total
 
 
@@ -165,7 +165,7 @@ def factors_in_use(placement: Placement) -> list[Factor]:
     return sorted({factor for node in placement.flow.held for factor in placement.flow.varies(node)})
 
 
-def _ranks(over: Factors) -> int:
+def _ranks(over: Iterable[Factor]) -> int:
     return math.prod(factor.size for factor in over)
 
 

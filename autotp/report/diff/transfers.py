@@ -45,33 +45,12 @@ class Transfers:
         )
 
     def _prices(self, what: Transition, name: str) -> list[Collective]:
-        if what.kind in ("slice", "leave", "once", "own", "opened", "shut") or what.phase == "deferred":
-            return []
-        priced = self._of(name)
-        if what.kind in _AT_POSITIONS:
-            return [c for c in priced if (c.kind, c.phase) in _AT_POSITIONS[what.kind]]
-        if what.kind == "all_gather":
-            gathers = [c for c in priced if c.kind == "all_gather"]
-            return gathers or self._of(self.markers.get(name, ""))
-        same = (what.kind, what.phase, what.of, what.over)
-        return [c for c in priced if (c.kind, c.phase, c.of, c.over) == same][:1]
-
-    def _of(self, name: str) -> list[Collective]:
-        """What the collectives send of one value."""
-        return [part for c in self.priced if (part := c.only(name)) is not None]
+        """What is sent for the step, forward and backward; what is gathered in place of a marker is priced under its name."""
+        names = [name, *([self.markers[name]] if name in self.markers else [])]
+        own = [part for c in self.priced for each in names if (part := c.only(each, what.alone)) is not None]
+        return list({(part.kind, part.phase): part for part in reversed(own)}.values())[::-1]
 
 
-# The priced collectives of nodes around values that are cut over positions.
-_AT_POSITIONS = {
-    "reduce_scatter": (("reduce_scatter", "forward"), ("all_gather", "backward")),
-    "take_positions": (("all_gather", "backward"),),
-    "gather_positions": (
-        ("all_gather", "forward"),
-        ("all_gather", "backward"),
-        ("reduce_scatter", "backward"),
-        ("all_reduce", "backward"),
-    ),
-}
 _KINDS = {
     "slice": ("slice", "zeros around the slice"),
     "leave": ("identity", "counts once"),
