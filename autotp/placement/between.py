@@ -11,8 +11,8 @@ from .backward import Backward
 from .positions import Positions
 from .routed import Routed
 from .sequence import SequenceCut
-from .state import Flow
-from .steps import Edge, Step, Steps, Value
+from .state import Edge, Flow
+from .steps import Step, Steps, Value
 from .transition import CutDim, Transition, slice_layout
 from .typed import TypedGraph, factors_in, is_of_parameters
 

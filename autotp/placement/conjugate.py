@@ -21,9 +21,9 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import networkx as nx
 import torch
@@ -37,6 +37,9 @@ from .sizes import local_share
 from .state import Flow
 from .typed import TypedGraph, is_parameter
 
+# How much of a value one rank holds.
+Share: TypeAlias = Callable[[torch.fx.Node], float]
+
 
 def place_backward(typed: TypedGraph, flow: Flow, price: Price) -> Backward:
     """The enters of least cost for every mesh factor in use, and what goes with them."""
@@ -45,9 +48,10 @@ def place_backward(typed: TypedGraph, flow: Flow, price: Price) -> Backward:
         key=lambda factor: (-sum(factor in flow.varies(node) for node in flow.held), factor),
     )
     edges, price = _edges(typed, flow), functools.cache(price)
+    share = functools.cache(lambda node: float(local_share(typed, flow, node)))
 
     def placed(way: tuple[tuple[Factor, ...], bool], weight: Price) -> Backward:
-        return _place_in_order(typed, flow, edges, way[0], weight, way[1])
+        return _place_in_order(typed, flow, edges, way[0], weight, share, way[1])
 
     def seconds(backward: Backward) -> float:
         return seconds_of(typed, flow, calls(typed, flow, steps_between(typed, flow, backward), price), price)
@@ -82,6 +86,7 @@ def _place_in_order(
     edges: list[tuple[Version, Version | None]],
     factors: tuple[Factor, ...],
     price: Price,
+    share: Share,
     ahead: bool,
 ) -> Backward:
     """One mesh factor after the other. `ahead`: the later factors are expected to join."""
@@ -90,7 +95,7 @@ def _place_in_order(
     summed: dict[torch.fx.Node, frozenset[Factor]] = {}
     for number, factor in enumerate(factors):
         joining = math.prod(later.size for later in factors[number + 1 :]) if ahead else 1
-        problem = _Problem(typed, flow, edges, factor, placed, price, joining)
+        problem = _Problem(typed, flow, edges, factor, placed, price, share, joining)
         crossing, varying = _cut(problem)
         for version, consumer in crossing:
             consumers = placed.setdefault(version, {})
@@ -154,6 +159,7 @@ class _Problem:
     factor: Factor
     placed: Mapping[Version, Mapping[torch.fx.Node, frozenset[Factor]]]
     price: Price
+    share: Share
     joining: int = 1
 
     def must_vary(self, version: Version) -> bool:
@@ -186,9 +192,7 @@ class _Problem:
         """
         if ranks == 1:
             return 0
-        return round(
-            1e15 * self.price(kind, ((node, float(local_share(self.typed, self.flow, node))),), ranks * self.joining)
-        )
+        return round(1e15 * self.price(kind, ((node, self.share(node)),), ranks * self.joining))
 
     def scatters(self, version: Version) -> bool:
         """Returns if the backward of a collection can sum over the factor: a marker behind a whole value collects nothing."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections import Counter
+from dataclasses import replace
 
 import torch
 
@@ -20,7 +21,7 @@ from ..axes.term import Axis, axes_of_dims
 from ..errors import UnsoundPlanError
 from .routed import Routed, not_for_any_number, picked, row_by_row
 from .sizes import size_of
-from .state import Flow, Use
+from .state import Edge, Flow, Use
 from .typed import TypedGraph, cut_in, factors_in, is_parameter, needs_gradient
 
 
@@ -38,10 +39,10 @@ def flow(
 
     A product of a partial sum with a factor that wants a gradient stays partial if its name is in `delayed`: the factor's
     gradient is then summed over the ranks. So does a result that is larger than the partial sum, which may meet another
-    one. The names of all such nodes are noted in `products`.
+    one. The names of all such nodes are the result's `products`.
     Raises UnsoundPlanError, naming node and operator, where padding would be summed as if it were data.
     """
-    state = Flow(cuts, gradient=needs_gradient(typed), written=typed.written(), early=early, delayed=delayed)
+    state = _State(cuts, needs_gradient(typed), typed.written(), early, delayed)
     for node in typed.graph.nodes:
         if node.op == "output":
             _finish(typed, state, node, unread, keep)
@@ -52,11 +53,42 @@ def flow(
                 _check_disjoint(typed, state, node)
         elif node in typed.facts:
             _place(typed, state, node)
-    return state
+    return replace(state.flow, products=frozenset(state.products))
 
 
-def _place(typed: TypedGraph, state: Flow, node: torch.fx.Node) -> None:
-    fact, cuts = typed.facts[node], state.cuts
+class _State:
+    """What is found of the values so far; `flow` shows it. `zero`: the axes on whose padding a value is zero."""
+
+    def __init__(
+        self,
+        cuts: Cuts,
+        gradient: frozenset[torch.fx.Node],
+        written: frozenset[torch.fx.Node],
+        early: frozenset[torch.fx.Node],
+        delayed: frozenset[str],
+    ) -> None:
+        self.held, self.gathers, self.deferred, self.kept, self.zero = (
+            dict[torch.fx.Node, frozenset[Axis]]() for _ in range(5)
+        )
+        self.partial, self.routed = dict[torch.fx.Node, frozenset[Factor]](), dict[torch.fx.Node, Routed]()
+        self.uses, self.products = dict[Edge, Use](), set[str]()
+        self.early, self.delayed = early, delayed
+        self.flow = Flow(
+            cuts,
+            held=self.held,
+            partial=self.partial,
+            routed=self.routed,
+            uses=self.uses,
+            gathers=self.gathers,
+            deferred=self.deferred,
+            kept=self.kept,
+            gradient=gradient,
+            written=written,
+        )
+
+
+def _place(typed: TypedGraph, state: _State, node: torch.fx.Node) -> None:
+    fact, cuts = typed.facts[node], state.flow.cuts
     operands = fact.operands
     held = frozenset().union(*(state.held[operand] for operand in operands))
     held |= {axis for axis in cut_in(typed.axes(node), cuts) if axis in axes_of_dims(fact.creates)}
@@ -74,16 +106,16 @@ def _place(typed: TypedGraph, state: Flow, node: torch.fx.Node) -> None:
     state.zero[node] = frozenset(axis for axis in state.held[node] if _is_zero(typed, state, node, axis))
 
 
-def _route(typed: TypedGraph, state: Flow, node: torch.fx.Node, held: frozenset[Axis]) -> None:
+def _route(typed: TypedGraph, state: _State, node: torch.fx.Node, held: frozenset[Axis]) -> None:
     """Whether the result is routed, by what the node picks or because its operands are; others are partial sums first."""
     fact = typed.facts[node]
     own = picked(node, fact, held)
-    if own is not None and state.varies(own.routing.by):
+    if own is not None and state.flow.varies(own.routing.by):
         raise UnsoundPlanError(f"{node.name} ({node.target}) picks by a value that is not the same on all ranks")
     found = own or _handed_on(state, node, fact, held)
     if found is not None:
         state.routed[node] = found
-        if node in state.written:
+        if node in state.flow.written:
             raise UnsoundPlanError(f"{node.name} ({node.target}) writes into rows of which only some are right")
     for operand in dict.fromkeys(fact.operands):
         before = state.routed.get(operand)
@@ -92,19 +124,19 @@ def _route(typed: TypedGraph, state: Flow, node: torch.fx.Node, held: frozenset[
             _read_rows(state, node, operand)
 
 
-def _handed_on(state: Flow, node: torch.fx.Node, fact: Fact, held: frozenset[Axis]) -> Routed | None:
+def _handed_on(state: _State, node: torch.fx.Node, fact: Fact, held: frozenset[Axis]) -> Routed | None:
     """How the result is routed because operands are, all alike, where the node computes each row by itself."""
     routed = [operand for operand in fact.operands if operand in state.routed]
     routings = {state.routed[operand].routing for operand in routed if operand not in not_for_any_number(fact)}
     if len(routings) != 1:
         return None
     (routing,) = routings
-    taken = factors_in(held, state.cuts).union(*(state.partial[operand] for operand in fact.operands))
+    taken = factors_in(held, state.flow.cuts).union(*(state.partial[operand] for operand in fact.operands))
     dim = row_by_row(node, fact, routing)
-    return None if dim is None or taken & set(state.cuts[routing.choice].over) else Routed(routing, dim)
+    return None if dim is None or taken & set(state.flow.cuts[routing.choice].over) else Routed(routing, dim)
 
 
-def _read_rows(state: Flow, consumer: torch.fx.Node, operand: torch.fx.Node) -> None:
+def _read_rows(state: _State, consumer: torch.fx.Node, operand: torch.fx.Node) -> None:
     """Let a consumer read a routed value as a partial sum."""
     if operand.meta["val"].dtype == torch.bool:
         raise UnsoundPlanError(
@@ -113,12 +145,12 @@ def _read_rows(state: Flow, consumer: torch.fx.Node, operand: torch.fx.Node) -> 
     _update(state, consumer, operand, routed=state.routed[operand])
 
 
-def _carry(typed: TypedGraph, state: Flow, node: torch.fx.Node, held: frozenset[Axis]) -> frozenset[Factor]:
+def _carry(typed: TypedGraph, state: _State, node: torch.fx.Node, held: frozenset[Axis]) -> frozenset[Factor]:
     """Factors over which the result is a partial sum because its operands are; the others are reduced first."""
     fact = typed.facts[node]
-    sums = [state.summands(node, operand) for operand in fact.operands]
+    sums = [state.flow.summands(node, operand) for operand in fact.operands]
     arriving: frozenset[Factor] = frozenset().union(*sums)
-    taken = factors_in(held, state.cuts) | state.routed_over(state.routed.get(node))
+    taken = factors_in(held, state.flow.cuts) | state.flow.routed_over(state.routed.get(node))
     groups = {factor: _summands(typed, state, node, factor) for factor in arriving - taken}
     carried = frozenset(factor for factor, group in groups.items() if group and _may_wait(state, node, fact, group))
     for i, operand in enumerate(fact.operands):
@@ -129,15 +161,15 @@ def _carry(typed: TypedGraph, state: Flow, node: torch.fx.Node, held: frozenset[
     return carried
 
 
-def _summands(typed: TypedGraph, state: Flow, node: torch.fx.Node, factor: Factor) -> frozenset[int]:
+def _summands(typed: TypedGraph, state: _State, node: torch.fx.Node, factor: Factor) -> frozenset[int]:
     """The operands that are partial sums over a factor, and a bias that joins them, if a node is linear in all together."""
     fact = typed.facts[node]
-    partial = frozenset(i for i, operand in enumerate(fact.operands) if factor in state.summands(node, operand))
+    partial = frozenset(i for i, operand in enumerate(fact.operands) if factor in state.flow.summands(node, operand))
     joined = partial | {i for i, operand in enumerate(fact.operands) if parameter_of(typed.facts, operand) is not None}
     groups = (partial, joined) if _is_multiplied(typed, node) else (partial,)
     group = next((group for group in groups if group in fact.linear), frozenset[int]())
     # What is written, and every view of it, is in the memory of one reduced value.
-    return frozenset() if any(fact.operands[i] in state.written for i in group) else group
+    return frozenset() if any(fact.operands[i] in state.flow.written for i in group) else group
 
 
 def _is_multiplied(typed: TypedGraph, node: torch.fx.Node) -> bool:
@@ -146,32 +178,32 @@ def _is_multiplied(typed: TypedGraph, node: torch.fx.Node) -> bool:
     return any(len(fact.operands) > 1 and frozenset([fact.operands.index(node)]) in fact.linear for fact in facts)
 
 
-def _may_wait(state: Flow, node: torch.fx.Node, fact: Fact, group: frozenset[int]) -> bool:
+def _may_wait(state: _State, node: torch.fx.Node, fact: Fact, group: frozenset[int]) -> bool:
     """Returns if the sum may come after a node; where another factor of a product wants a gradient, or the result is larger
     than what is summed, if it is to."""
     if node in state.early:
         return False
     if _grows(state, node, fact) or any(
-        i not in group and operand in state.gradient for i, operand in enumerate(fact.operands)
+        i not in group and operand in state.flow.gradient for i, operand in enumerate(fact.operands)
     ):
         state.products.add(node.name)
         return node.name in state.delayed
     return True
 
 
-def _grows(state: Flow, node: torch.fx.Node, fact: Fact) -> bool:
+def _grows(state: _State, node: torch.fx.Node, fact: Fact) -> bool:
     """Returns if a result is larger than the partial sums, and than all that they could be added to."""
-    partial = {i for i, operand in enumerate(fact.operands) if state.summands(node, operand)}
+    partial = {i for i, operand in enumerate(fact.operands) if state.flow.summands(node, operand)}
     together = partial.union(*(group for group in fact.linear if partial <= group))
     return size_of(node) > max(size_of(fact.operands[i]) for i in together)
 
 
-def _check_disjoint(typed: TypedGraph, state: Flow, node: torch.fx.Node) -> None:
+def _check_disjoint(typed: TypedGraph, state: _State, node: torch.fx.Node) -> None:
     """A mesh factor cuts a value once: with two axes cut over it, the ranks would hold the diagonal blocks only."""
-    held = {axis: state.cuts[axis] for axis in state.held[node]}
+    held = {axis: state.flow.cuts[axis] for axis in state.held[node]}
     for dims in typed.facts[node].outputs:
         layouts = ProductLayout(tuple(layout_of(term, held) for term in dims))
-        used = [*_factors(layouts), *state.partial[node], *state.routed_over(state.routed.get(node))]
+        used = [*_factors(layouts), *state.partial[node], *state.flow.routed_over(state.routed.get(node))]
         if len(used) != len(set(used)):
             raise UnsoundPlanError(f"{node.name} ({node.target}) would be cut twice over the same ranks")
 
@@ -186,35 +218,37 @@ def _factors(layout: Layout) -> list[Factor]:
     return [factor for part in parts for factor in part]
 
 
-def _check_contraction(typed: TypedGraph, state: Flow, node: torch.fx.Node, contracted: frozenset[Axis]) -> None:
+def _check_contraction(typed: TypedGraph, state: _State, node: torch.fx.Node, contracted: frozenset[Axis]) -> None:
     fact = typed.facts[node]
     if not contracted or fact.looks_up:
         return
     if not fact.linear:
         raise UnsoundPlanError(f"{node.name} ({node.target}) sums over a cut axis and adds something else in one step")
-    if not all(is_even(layout_of(term, {axis: state.cuts[axis] for axis in contracted})) for term in fact.contracts):
+    if not all(
+        is_even(layout_of(term, {axis: state.flow.cuts[axis] for axis in contracted})) for term in fact.contracts
+    ):
         raise UnsoundPlanError(
             f"{node.name} ({node.target}) sums over segments of which some are cut and some are whole"
         )
     for axis in contracted:
-        if state.cuts[axis].padded != axis.size and not _is_zero(typed, state, node, axis):
+        if state.flow.cuts[axis].padded != axis.size and not _is_zero(typed, state, node, axis):
             raise UnsoundPlanError(
-                f"{node.name} sums over an axis of {axis.size} padded to {state.cuts[axis].padded}, and the padding is not"
+                f"{node.name} sums over an axis of {axis.size} padded to {state.flow.cuts[axis].padded}, and the padding is not"
                 " zero there; choose a tensor-parallel size that divides it"
             )
 
 
-def _is_zero(typed: TypedGraph, state: Flow, node: torch.fx.Node, axis: Axis) -> bool:
+def _is_zero(typed: TypedGraph, state: _State, node: torch.fx.Node, axis: Axis) -> bool:
     """Returns if the result is zero on the padding of an axis (for a contraction: what it sums there)."""
     fact = typed.facts[node]
 
     def zero(operand: torch.fx.Node) -> bool:
-        return axis in state.zero[operand] or axis in state.use(node, operand).take
+        return axis in state.zero[operand] or axis in state.flow.use(node, operand).take
 
     return any(all(zero(fact.operands[i]) for i in group) for group in fact.zeros)
 
 
-def _finish(typed: TypedGraph, state: Flow, output: torch.fx.Node, unread: frozenset[int], keep: bool) -> None:
+def _finish(typed: TypedGraph, state: _State, output: torch.fx.Node, unread: frozenset[int], keep: bool) -> None:
     """What leaves a unit is whole: partial sums are reduced, slices gathered, or left as they are where nobody reads or
     where they are to be kept."""
     results = output.args[0]
@@ -225,7 +259,7 @@ def _finish(typed: TypedGraph, state: Flow, output: torch.fx.Node, unread: froze
             continue
         if node in state.routed:
             _read_rows(state, output, node)
-        if summands := state.summands(output, node):
+        if summands := state.flow.summands(output, node):
             _update(state, output, node, reduce=summands)
         if state.held[node]:
             gathered = state.kept if keep else state.gathers
@@ -233,7 +267,7 @@ def _finish(typed: TypedGraph, state: Flow, output: torch.fx.Node, unread: froze
 
 
 def _update(
-    state: Flow,
+    state: _State,
     consumer: torch.fx.Node,
     operand: torch.fx.Node,
     reduce: frozenset[Factor] = frozenset(),
@@ -241,7 +275,7 @@ def _update(
     once: frozenset[Factor] = frozenset(),
     routed: Routed | None = None,
 ) -> None:
-    before = state.use(consumer, operand)
+    before = state.flow.use(consumer, operand)
     state.uses[consumer, operand] = Use(
         before.reduce | reduce, before.take | take, before.once | once, before.routed or routed
     )

@@ -14,8 +14,8 @@ from ..axes.facts import Fact
 from ..axes.layout import Factors, Leaf, ordered
 from .backward import Enter, Version
 from .sequence import SequenceCut
-from .state import Use
-from .steps import Edge, Step, Value
+from .state import Edge, Use
+from .steps import Step, Value
 from .transition import Transition
 
 

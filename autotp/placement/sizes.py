@@ -23,9 +23,7 @@ def share_of(flow: Flow, node: torch.fx.Node, dims: Dims) -> Fraction:
 
 def local_share(typed: TypedGraph, flow: Flow, node: torch.fx.Node) -> Fraction:
     """How much of a value one rank holds."""
-    if node not in flow.shares:
-        flow.shares[node] = share_of(flow, node, typed.facts[node].dims)
-    return flow.shares[node]
+    return share_of(flow, node, typed.facts[node].dims) if flow.held[node] else Fraction(1)
 
 
 def step_share(typed: TypedGraph, flow: Flow, step: Step) -> Fraction:

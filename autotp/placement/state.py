@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from fractions import Fraction
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 
@@ -12,6 +12,9 @@ from ..axes.layout import Cuts, Factor
 from ..axes.term import Axis
 from .routed import Routed
 from .typed import factors_in
+
+# A consumer, and one of its operands.
+Edge: TypeAlias = tuple[torch.fx.Node, torch.fx.Node]
 
 
 @dataclass(frozen=True)
@@ -31,25 +34,32 @@ class Use:
 PLAIN = Use()
 
 
-@dataclass
+@dataclass(frozen=True)
 class Flow:
-    """The forward state of every value, and how every edge reads it."""
+    """The forward state of every value, and how every edge reads it.
+
+    Attributes:
+        cuts: the cut axes.
+        held: of every value, along which axes a rank has its slice only.
+        partial: over which mesh factors a value is a partial sum.
+        routed: the values of which some rows are right.
+        uses: how a node reads an operand, where it reads it otherwise than as it is.
+        gathers, deferred, kept: results along which axes they are gathered, gathered once they are read, or handed on cut.
+        gradient: values that may receive a gradient. written: values in memory that some node writes into.
+        products: names of nodes that may have a partial sum for a result, or may not: their sum costs less before or behind.
+    """
 
     cuts: Cuts
-    held: dict[torch.fx.Node, frozenset[Axis]] = field(default_factory=dict)
-    partial: dict[torch.fx.Node, frozenset[Factor]] = field(default_factory=dict)
-    routed: dict[torch.fx.Node, Routed] = field(default_factory=dict)
-    zero: dict[torch.fx.Node, frozenset[Axis]] = field(default_factory=dict)
-    uses: dict[tuple[torch.fx.Node, torch.fx.Node], Use] = field(default_factory=dict)
-    gathers: dict[torch.fx.Node, frozenset[Axis]] = field(default_factory=dict)
-    deferred: dict[torch.fx.Node, frozenset[Axis]] = field(default_factory=dict)
-    kept: dict[torch.fx.Node, frozenset[Axis]] = field(default_factory=dict)
-    gradient: frozenset[torch.fx.Node] = frozenset()
-    written: frozenset[torch.fx.Node] = frozenset()
-    early: frozenset[torch.fx.Node] = frozenset()
-    delayed: frozenset[str] = frozenset()
-    products: set[str] = field(default_factory=set)
-    shares: dict[torch.fx.Node, Fraction] = field(default_factory=dict)
+    held: Mapping[torch.fx.Node, frozenset[Axis]]
+    partial: Mapping[torch.fx.Node, frozenset[Factor]]
+    routed: Mapping[torch.fx.Node, Routed]
+    uses: Mapping[Edge, Use]
+    gathers: Mapping[torch.fx.Node, frozenset[Axis]]
+    deferred: Mapping[torch.fx.Node, frozenset[Axis]]
+    kept: Mapping[torch.fx.Node, frozenset[Axis]]
+    gradient: frozenset[torch.fx.Node]
+    written: frozenset[torch.fx.Node]
+    products: frozenset[str] = frozenset()
 
     def use(self, consumer: torch.fx.Node, operand: torch.fx.Node) -> Use:
         return self.uses.get((consumer, operand), PLAIN)

@@ -11,10 +11,8 @@ from typing import TypeAlias
 
 import torch
 
+from .state import Edge
 from .transition import Transition
-
-# A consumer, and one of its operands.
-Edge: TypeAlias = tuple[torch.fx.Node, torch.fx.Node]
 
 
 @dataclass(frozen=True)
