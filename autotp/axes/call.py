@@ -157,6 +157,7 @@ class Call:
         attends: bool = False,
         looks_up: bool = False,
         pick: Pick | None = None,
+        counts: Term | None = None,
     ) -> Fact:
         """The record of this call."""
         return Fact(
@@ -170,6 +171,7 @@ class Call:
             attends=attends,
             looks_up=looks_up,
             pick=pick,
+            counts=counts,
         )
 
     def layout_fact(self, *outputs: Dims, creates: Iterable[Term] = ()) -> Fact:

@@ -14,7 +14,7 @@ from .term import Dims, Term
 # does not depend on the numbers of the operands, or pretends so.
 Gradient: TypeAlias = Literal["operands", "result", "none"]
 # How arguments that speak of sizes become those of a rank's slice; `rewrite/localise.py` has one function for each.
-Local: TypeAlias = Literal["", "sizes", "unflatten", "split", "slice", "mean", "squeeze", "repeat", "repeats", "groups"]
+Local: TypeAlias = Literal["", "sizes", "unflatten", "split", "slice", "mean", "squeeze", "repeat", "repeats", "count"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ class Fact:
         attends: whether this is an attention core. looks_up: whether it looks rows up in a table.
         collects: whether it is the marker of a value that is gathered where it is made.
         pick: how the rows of the result pick the parts of a table.
+        counts: the term of which an argument says how many there are (groups of channels).
         local, argument, gradient, view: what holds for every call of the operator (see `record.Operator`).
     """
 
@@ -66,6 +67,7 @@ class Fact:
     looks_up: bool = False
     collects: bool = False
     pick: Pick | None = None
+    counts: Term | None = None
     local: Local = ""
     argument: str = ""
     gradient: Gradient = "operands"

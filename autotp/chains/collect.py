@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import torch
 
-from ..axes.call import is_tensor
-from ..axes.facts import Typing
+from ..axes.call import is_tensor, operator_name
+from ..axes.facts import Fact, Typing
 from ..axes.operators.collect import collect
-from ..axes.term import axes_of, resolve
-from .match import Proposal
-from .rules import ChainRule
+from ..axes.term import axes_of, axes_of_dims, resolve
+from .match import Proposal, weights_of
+from .rules import ChainRule, ChainRules
 
 
 def mark_collected(graph: torch.fx.Graph, names: Collection[str]) -> None:
@@ -28,8 +29,42 @@ def mark_collected(graph: torch.fx.Graph, names: Collection[str]) -> None:
                 user.replace_input_with(node, marker)
 
 
-def marked_proposals(graph: torch.fx.Graph, typing: Typing, rule: ChainRule) -> list[Proposal]:
-    """One proposal for every marker: the whole last dim before it as one axis."""
+# A product has few rows if the largest result of its unit has this many times as many.
+_FEW = 4
+
+
+def few_rows(graph: torch.fx.Graph, typing: Typing, rules: ChainRules, known: Sequence[Proposal]) -> Iterator[Proposal]:
+    """A proposal for every product of few rows that no known one covers, whatever reads what it makes."""
+    covered = {name for proposal in known for name in proposal.parameters}
+    results = [node for node in next(iter(reversed(graph.nodes))).all_input_nodes if node in typing.facts]
+    most = max((_rows(typing.facts[node]) for node in results), default=0)
+    for rule in [rule for rule in rules.rules if rule.few]:
+        for node, fact in typing.facts.items():
+            weights = {str(weight.target) for weight in weights_of(node, typing)}
+            if operator_name(node.target) not in rules.classes[rule.start] or not weights or weights & covered:
+                continue
+            if len(fact.contracts) == 1 and _FEW * _rows(fact) <= most and _brings_last(node, fact, typing):
+                yield Proposal(rule, node.name, (), tuple(sorted(weights)))
+
+
+def _rows(fact: Fact) -> int:
+    return max((math.prod(term.size for term in dims[:-1]) for dims in fact.outputs), default=0)
+
+
+def _brings_last(node: torch.fx.Node, fact: Fact, typing: Typing) -> bool:
+    """Returns if the last dim of a product is one of its only weight's, and of nothing else that it reads."""
+    made = axes_of_dims(fact.dims[-1:])
+    own = [
+        made <= axes_of_dims(dims)
+        for operand in fact.operands
+        for dims in typing.facts[operand].outputs
+        if len(dims) > 1
+    ]
+    return bool(made) and own.count(True) == 1
+
+
+def marked_proposals(graph: torch.fx.Graph, typing: Typing, rules: Mapping[str, ChainRule]) -> list[Proposal]:
+    """One proposal for every marker, by the rule of its parameters: the whole last dim before it as one axis."""
     proposals = []
     for marker in [node for node in graph.nodes if node.target is collect]:
         source = typing.facts[marker].operands[0]
@@ -39,5 +74,6 @@ def marked_proposals(graph: torch.fx.Graph, typing: Typing, rule: ChainRule) -> 
             str(operand.target) for operand in typing.facts[source].operands if operand.meta.get("parameter")
         )
         if parameters and len(axes) == 1 and not axes[0].pins:
+            rule = next(rules[name] for name in parameters if name in rules)
             proposals.append(Proposal(rule, marker.name, axes, parameters))
     return proposals

@@ -3,6 +3,7 @@ every one that leaves the unit."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -131,10 +132,10 @@ def readers(weight: torch.fx.Node, typing: Typing) -> Iterator[torch.fx.Node]:
 
 def _candidates(graph: torch.fx.Graph, typing: Typing) -> Iterator[_Candidate]:
     for node, fact in typing.facts.items():
-        if _weights_of(node, typing):
+        if weights_of(node, typing):
             for term in fact.contracts:
                 yield _Candidate(node, resolve(term))
-            if fact.pick is not None and any(w.meta["val"].dim() > 2 for w in _weights_of(node, typing)):
+            if fact.pick is not None and any(w.meta["val"].dim() > 2 for w in weights_of(node, typing)):
                 yield _Candidate(node, resolve(fact.pick.choice), picked=True)
     output = next(iter(reversed(graph.nodes)))
     for node in output.all_input_nodes:
@@ -146,7 +147,7 @@ def _is_weight(node: torch.fx.Node | None) -> bool:
     return node is not None and bool(node.meta.get("parameter")) and node.meta["val"].dim() >= 2
 
 
-def _weights_of(node: torch.fx.Node, typing: Typing) -> list[torch.fx.Node]:
+def weights_of(node: torch.fx.Node, typing: Typing) -> list[torch.fx.Node]:
     """The weights that an operator reads, as they are or behind what hands them on."""
     found = [parameter_of(typing.facts, operand) for operand in typing.facts[node].operands]
     return [weight for weight in found if weight is not None and _is_weight(weight)]
@@ -177,7 +178,7 @@ class _Match:
     def outcome(self) -> Proposal | tuple[int, NearMiss] | None:
         """A proposal, a near miss with the number of steps that did match, or None if the rule is about something else."""
         rule, site = self.rule, self.candidate.site
-        if (rule.end == OUTPUT) != (site.op == "output") or rule.picked != self.candidate.picked:
+        if (rule.end == OUTPUT) != (site.op == "output") or rule.picked != self.candidate.picked or rule.few:
             return None
         if rule.end != OUTPUT and operator_name(site.target) not in self.rules.classes[rule.end]:
             return None
@@ -212,7 +213,7 @@ class _Match:
         fact = self.typing.facts[node]
         if any(not self.all_axes.isdisjoint(axes_of(term)) for term in fact.contracts):
             return False
-        read = fact.operands if self.rule.collect else _weights_of(node, self.typing)
+        read = fact.operands if self.rule.collect else weights_of(node, self.typing)
         return not self.own_weights.isdisjoint(read)
 
     def _refusal(self, starts: list[torch.fx.Node], depth: int) -> tuple[int, NearMiss] | None:
@@ -244,11 +245,14 @@ class _Match:
         """Returns if a node sums over the axis without a parameter: a statistic."""
         fact = self.typing.facts[node]
         contracted = {axis for term in fact.contracts for axis in axes_of(term)}
-        return bool(contracted & set(self.axes)) and not _weights_of(node, self.typing)
+        return bool(contracted & set(self.axes)) and not weights_of(node, self.typing)
 
     def _widens(self, start: torch.fx.Node) -> bool:
+        """Returns if what the weights make is larger than what they sum over."""
         fact = self.typing.facts[start]
-        return fact.dims[-1].size > sum(term.size for term in fact.contracts)
+        read, made = axes_of_dims(fact.contracts), axes_of_dims(fact.dims)
+        brought = {axis for weight in weights_of(start, self.typing) for axis in axes_of_dims(self.typing.dims(weight))}
+        return math.prod(axis.size for axis in (brought & made) - read) > sum(term.size for term in fact.contracts)
 
     def _miss(self, depth: int, step: str, reason: str, *, pinned: bool = False) -> tuple[int, NearMiss]:
         if pinned and self.all_axes and not self.axes:

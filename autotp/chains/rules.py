@@ -32,6 +32,7 @@ class ChainRule:
     share: float = 0.0
     collect: str = ""
     picked: bool = False
+    few: bool = False
 
 
 _CLASS = {"type": "string", "description": "the name of an operator class"}
@@ -45,7 +46,7 @@ _CHAIN = {
         "through": {"type": "array", "items": _CLASS, "description": "a list of operator classes"},
         "end": {"type": "string", "description": "an operator class, or 'output'"},
         "axes": _COUNT,
-        **dict.fromkeys(("reduces", "wider", "narrower", "inside", "picked"), _FLAG),
+        **dict.fromkeys(("reduces", "wider", "narrower", "inside", "picked", "few"), _FLAG),
         "share": {"type": "number", "minimum": 0, "maximum": 1, "description": "a number from 0 to 1"},
         "collect": {"enum": ["gather"], "description": "'gather'"},
     },

@@ -10,47 +10,61 @@ import torch
 from ..axes.call import is_tensor, named_arguments
 from ..axes.facts import Fact
 from ..axes.layout import Cuts
+from ..axes.term import ONE, Dims, axes_of
 from .sizes import size_of
 from .state import Flow
 from .typed import TypedGraph, cut_in
 
 aten = torch.ops.aten
 
-# Operators that add something to a product: the argument that is added, and the operator and its arguments without that.
-_WITH_BIAS = {
-    aten.linear.default: ("bias", aten.linear.default, ("input", "weight")),
-    aten.addmm.default: ("self", aten.mm.default, ("mat1", "mat2")),
-}
+# Operators that add their first operand to a product, and the product alone. Others add what they call `bias`.
+_PRODUCTS = {aten.addmm.default: aten.mm.default, aten.baddbmm.default: aten.bmm.default}
 
 
 def split_biases(typed: TypedGraph, cuts: Cuts) -> None:
     """`linear(x, w, b)` over a cut contraction becomes `linear(x, w) + b`: the bias is added once, not once a rank."""
-    for node in list(typed.graph.nodes):
-        if node.target not in _WITH_BIAS or len(typed.facts[node].operands) < 3:
-            continue
+    for node in [node for node in typed.graph.nodes if node in typed.facts]:
         if not cut_in(typed.contracted(node), cuts):
             continue
         named = named_arguments(node)
-        if named.get("beta", 1) != 1 or named.get("alpha", 1) != 1:
-            continue
-        bias, target, operands = _WITH_BIAS[node.target]
-        _split(typed, node, named[bias], target, tuple(named[operand] for operand in operands))
+        if node.target in _PRODUCTS and named["beta"] == named["alpha"] == 1:
+            bias, *factors = node.args
+            _split(typed, node, bias, _PRODUCTS[node.target], tuple(factors))
+        elif is_tensor(named.get("bias")):
+            without = tuple(None if name == "bias" else value for name, value in named.items())
+            _split(typed, node, named["bias"], node.target, without)
 
 
 def _split(
-    typed: TypedGraph, node: torch.fx.Node, bias: torch.fx.Node, target: object, operands: tuple[object, ...]
+    typed: TypedGraph, node: torch.fx.Node, bias: torch.fx.Node, target: object, arguments: tuple[object, ...]
 ) -> None:
     fact = typed.facts[node]
     with typed.graph.inserting_after(node):
         total = typed.graph.call_function(aten.add.Tensor, (node, bias))
     total.meta = {**node.meta, "made": "the bias is added once, behind the sum, and not once on every rank"}
     typed.replace_uses(node, total)
-    node.target, node.args, node.kwargs = target, operands, {}  # type: ignore[assignment]
+    node.target, node.args, node.kwargs = target, arguments, {}  # type: ignore[assignment]
     product = tuple(operand for operand in fact.operands if operand is not bias)
-    typed.facts[node] = replace(
-        fact, operands=product, linear=(frozenset([0]), frozenset([1])), zeros=(frozenset([0]), frozenset([1]))
-    )
-    typed.facts[total] = _addition(fact, (node, bias))
+    each = frozenset([0]), frozenset([1])
+    typed.facts[node] = replace(fact, operands=product, linear=each, zeros=each)
+    aligned = _aligned(typed, bias, fact.dims, total)
+    total.replace_input_with(bias, aligned)
+    typed.facts[total] = _addition(fact, (node, aligned))
+
+
+def _aligned(typed: TypedGraph, bias: torch.fx.Node, dims: Dims, total: torch.fx.Node) -> torch.fx.Node:
+    """A bias as a value to be added: behind its own dim as many of size one as the result has (places, in a convolution)."""
+    own = typed.facts[bias].dims
+    places = [i for i, term in enumerate(reversed(dims)) if own and list(axes_of(term)) == list(axes_of(own[-1]))]
+    for _ in range(next(iter(places), 0)):
+        with typed.graph.inserting_before(total):
+            wider = typed.graph.call_function(aten.unsqueeze.default, (bias, -1))
+        wider.meta = {"val": bias.meta["val"].unsqueeze(-1), "made": "the bias is added behind the sum"}
+        typed.facts[wider] = Fact(
+            ((*typed.facts[bias].dims, ONE),), (bias,), linear=(frozenset([0]),), zeros=(frozenset([0]),), view=True
+        )
+        bias = wider
+    return bias
 
 
 def _addition(like: Fact, operands: tuple[torch.fx.Node, ...]) -> Fact:

@@ -23,7 +23,7 @@ from ..capture.signature import VaryingDims, call_site
 from ..capture.trace import trace
 from ..capture.traced import Traced
 from ..capture.units import Unit, find_units
-from ..chains.collect import mark_collected, marked_proposals
+from ..chains.collect import few_rows, mark_collected, marked_proposals
 from ..chains.match import NearMiss, Proposal, match_chains, open_misses
 from ..chains.rules import chain_rules
 from ..errors import TraceError
@@ -176,12 +176,12 @@ class _Surveyor:
 
     def _problem(self, unit: Unit, traced: Traced, used_outside: Mapping[str, str]) -> UnitProblem:
         typing, proposals, misses = self._match(unit, traced, used_outside)
-        collected = {name for p in proposals if p.rule.collect for name in p.parameters}
+        proposals += few_rows(traced.graph, typing, self.chain_rules, proposals)
+        collected = {name: p.rule for p in proposals if p.rule.collect for name in p.parameters}
         if collected:
-            rule = next(p.rule for p in proposals if p.rule.collect)
             mark_collected(traced.graph, collected)
             typing, proposals, misses = self._match(unit, traced, used_outside)
-            proposals = [p for p in proposals if not p.rule.collect] + marked_proposals(traced.graph, typing, rule)
+            proposals = [p for p in proposals if not p.rule.collect] + marked_proposals(traced.graph, typing, collected)
             misses = open_misses(proposals, misses)
         return UnitProblem(traced.graph, typing, tuple(proposals), tuple(misses), traced.unread)
 

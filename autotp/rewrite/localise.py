@@ -203,12 +203,13 @@ class _Localiser:
         pairs = zip(wanted[-len(copies) :], copies, strict=True)
         self.replace(node, name, [w if c.local_size == c.size else c.local_size for w, c in pairs])
 
-    def groups(self, node: torch.fx.Node) -> None:
-        """A depthwise convolution has as many groups as local channels."""
-        weight = self._origin(self.argument(node, "weight"))
-        channels = self.layout(self.typed.facts[weight].dims[0], node)
-        if self.argument(node, "groups") == channels.size != 1:
-            self.replace(node, "groups", channels.local_size)
+    def count(self, node: torch.fx.Node) -> None:
+        """An argument that says how many there are of something, such as the groups of a convolution."""
+        fact = self.typed.facts[node]
+        if fact.counts is not None:
+            counted = self.layout(fact.counts, node)
+            if counted.local_size != counted.size:
+                self.replace(node, fact.argument, counted.local_size)
 
     def fill_paddings(self, node: torch.fx.Node) -> None:
         """Where a zero would give no finite number, the padding of an operand becomes one that does, before its use."""
@@ -247,5 +248,5 @@ _ACTIONS: Mapping[Local, Callable[[_Localiser, torch.fx.Node], None]] = {
     "squeeze": _Localiser.squeeze,
     "repeat": _Localiser.repeat,
     "repeats": _Localiser.repeats,
-    "groups": _Localiser.groups,
+    "count": _Localiser.count,
 }

@@ -387,9 +387,16 @@ REDUCTIONS = [
     Case("aten.layer_norm", "a B, B", lambda x, b: functional.layer_norm(x, b.shape, bias=b)),
     Case("aten.rms_norm", "a b C, C", lambda x, w: functional.rms_norm(x, w.shape, w)),
     Case("aten.rms_norm", "a b C", lambda x: functional.rms_norm(x, x.shape[2:])),
-    Case("aten.group_norm", "A C D, C, C", lambda x, w, b: functional.group_norm(x, 2, w, b), sizes={"C": 4}),
+    Case("aten.group_norm", "a (g C) D, (g C), (g C)", lambda x, w, b, *, g: functional.group_norm(x, g, w, b)),
+    Case("aten.group_norm", "a (g C) D", lambda x, *, g: functional.group_norm(x, g)),
+    Case(
+        "aten.group_norm",
+        "a c, c, c",
+        lambda x, w, b, *, c: functional.group_norm(x.unsqueeze(-1).expand(-1, -1, 1), c, w, b),
+    ),
     Case("aten.batch_norm", "A C D, C, C", lambda x, w, b: functional.batch_norm(x, None, None, w, b, True)),
-    Case("aten.instance_norm", "A C D, C, C", lambda x, w, b: functional.instance_norm(x, weight=w, bias=b)),
+    Case("aten.instance_norm", "a c D, c, c", lambda x, w, b: functional.instance_norm(x, weight=w, bias=b)),
+    Case("aten.instance_norm", "a c D", lambda x: functional.instance_norm(x)),
 ]
 
 TABLE: dict[str, Any] = {"tables": [1]}
@@ -487,16 +494,77 @@ CONTRACTIONS = [
     ),
     Case("aten.einsum", "A", lambda x: torch.einsum("i,j->i", x, x)),
     Case("aten.conv1d", "b i T, o i 2", lambda x, w: functional.conv1d(x, w)),
-    Case("aten.conv1d", "b I T, o I 2, o", lambda x, w, b: functional.conv1d(x, w, b, padding=1)),
+    Case("aten.conv1d", "b i T, o i 2, o", lambda x, w, b: functional.conv1d(x, w, b, padding=1)),
     Case("aten.conv1d", "b c T, c 1 2, c", lambda x, w, b, *, c: functional.conv1d(x, w, b, padding=1, groups=c)),
-    Case("aten.conv1d", "b C T, O 1 2", lambda x, w, *, C: functional.conv1d(x, w, groups=C), sizes={"C": 2, "O": 6}),
-    Case("aten.conv1d", "b C T, O 2 2", lambda x, w: functional.conv1d(x, w, groups=2), sizes={"C": 4, "O": 6}),
+    Case("aten.conv1d", "b c T, (c o) 1 2", lambda x, w, *, c: functional.conv1d(x, w, groups=c)),
+    Case("aten.conv1d", "b (g i) T, (g o) i 2, (g o)", lambda x, w, b, *, g: functional.conv1d(x, w, b, groups=g)),
+    Case(
+        "aten.conv1d",
+        "b C T, C I 2, C",
+        lambda x, w, b, *, C: functional.conv1d(x, w, b, groups=2),
+        sizes={"C": 4, "I": 2},
+    ),
     Case("aten.conv1d", "i T, o i 3", lambda x, w: functional.conv1d(x, w, padding="same")),
+    Case("aten.conv1d", "i T, o i 3, o", lambda x, w, b: functional.conv1d(x, w, b, padding="same")),
     Case("aten.conv1d", "b 1 T, o 1 2", lambda x, w: functional.conv1d(x, w)),
     Case("aten.conv2d", "b i T U, o i 2 2", lambda x, w: functional.conv2d(x, w)),
+    Case("aten.conv2d", "b i T U, o i 2 2, o", lambda x, w, b: functional.conv2d(x, w, b)),
+    Case("aten.conv2d", "i T U, o i 2 2, o", lambda x, w, b: functional.conv2d(x, w, b)),
     Case("aten.conv2d", "b c T U, c 1 2 2", lambda x, w, *, c: functional.conv2d(x, w, groups=c)),
     Case("aten.conv3d", "b i T U V, o i 2 2 2", lambda x, w: functional.conv3d(x, w)),
     Case("aten.conv3d", "b c T U V, c 1 2 2 2, c", lambda x, w, b, *, c: functional.conv3d(x, w, b, groups=c)),
+    Case("aten.conv_transpose1d", "b i T, i o 2, o", lambda x, w, b: functional.conv_transpose1d(x, w, b, stride=2)),
+    Case(
+        "aten.conv_transpose1d",
+        "b (g i) T, (g i) o 2, (g o)",
+        lambda x, w, b, *, g: functional.conv_transpose1d(x, w, b, groups=g),
+    ),
+    Case("aten.conv_transpose2d", "b i T U, i o 2 2, o", lambda x, w, b: functional.conv_transpose2d(x, w, b)),
+    Case("aten.conv_transpose2d", "b c T U, c 1 2 2", lambda x, w, *, c: functional.conv_transpose2d(x, w, groups=c)),
+    Case("aten.conv_transpose3d", "b i T U V, i o 2 2 2", lambda x, w: functional.conv_transpose3d(x, w)),
+    *(
+        Case(
+            f"aten.{kind}_pool{n}d",
+            "a b" + " 4" * n,
+            lambda x, name=f"{kind}_pool{n}d": getattr(functional, name)(x, 2),
+        )
+        for kind in ("avg", "max", "adaptive_avg")
+        for n in (1, 2, 3)
+    ),
+    Case("aten.adaptive_avg_pool2d", "a b T 3", lambda x: functional.adaptive_avg_pool2d(x, (1, 2))),
+    *(
+        Case(
+            f"aten.{name}", "a b" + " 4" * n, lambda x, call=call: getattr(functional, call)(x, 2, return_indices=True)
+        )
+        for n in (1, 2, 3)
+        for name, call in (
+            (f"adaptive_max_pool{n}d", f"adaptive_max_pool{n}d"),
+            (f"max_pool{n}d_with_indices", f"max_pool{n}d"),
+        )
+    ),
+    *(
+        Case(
+            f"aten.{name}", "a b" + " 3" * n, lambda x, mode=mode: functional.interpolate(x, scale_factor=2, mode=mode)
+        )
+        for name, mode, n in (
+            *((f"upsample_nearest{n}d", "nearest", n) for n in (1, 2, 3)),
+            *((f"_upsample_nearest_exact{n}d", "nearest-exact", n) for n in (1, 2, 3)),
+            ("upsample_linear1d", "linear", 1),
+            ("upsample_bilinear2d", "bilinear", 2),
+            ("upsample_bicubic2d", "bicubic", 2),
+            ("upsample_trilinear3d", "trilinear", 3),
+        )
+    ),
+    *(
+        Case(
+            f"aten._upsample_{mode}2d_aa",
+            "a b 4 4",
+            lambda x, mode=mode: functional.interpolate(x, size=(2, 3), mode=mode, antialias=True),
+        )
+        for mode in ("bilinear", "bicubic")
+    ),
+    Case("aten.pixel_shuffle", "a (c D E) t u", lambda x: functional.pixel_shuffle(x, 2), sizes={"D": 2, "E": 2}),
+    Case("aten.pixel_unshuffle", "a c (t D) (u E)", lambda x: functional.pixel_unshuffle(x, 2), sizes={"D": 2, "E": 2}),
 ]
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..record import Operator, Rule
-from . import attention, collect, contract, create, index, reduce, shape, split
+from . import attention, collect, contract, convolution, create, index, reduce, shape, split
 
 _TABLES: Mapping[str, Rule] = {
     **shape.RULES,
@@ -14,6 +14,7 @@ _TABLES: Mapping[str, Rule] = {
     **reduce.RULES,
     **index.RULES,
     **contract.RULES,
+    **convolution.RULES,
     **attention.RULES,
     **create.RULES,
     **collect.RULES,

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from ..call import Call
 from ..facts import Fact
-from ..record import Operator, Rule
+from ..record import Rule
 from ..signature import Group, Signature
-from ..term import Dims, Term
+from ..term import Dims
 
 
 def matmul(call: Call) -> Fact:
@@ -53,36 +53,9 @@ def _names(text: str, dotted: int) -> Group:
     return Group((*before, *(str(i) for i in range(dotted if dots else 0, 0, -1)), *after), False, False)
 
 
-def convolution(call: Call) -> Fact:
-    """conv1d, conv2d: channels are contracted, or, depthwise, kept; the places stay whole."""
-    source, kernel = call.dims(call.get("input")), call.dims(call.get("weight"))
-    channel, groups = len(source) - len(kernel) + 1, call.get("groups", 1)
-    call.pin([*source[channel + 1 :], *kernel[2:]], "a window slides along this dimension")
-    contracted: list[Term] = []
-    if groups == 1:
-        call.equal(source[channel], kernel[1])
-        contracted = [kernel[1]]
-    elif groups == source[channel].size == kernel[0].size:
-        call.equal(source[channel], kernel[0])
-    else:
-        call.pin([source[channel], kernel[0], kernel[1]], "its channels are in groups")
-    if call.get("bias") is not None:
-        call.equal(call.dims(call.get("bias"))[0], kernel[0])
-    places = call.fresh(call.shape()[channel + 1 :])
-    call.pin(places, "a window slides along this dimension")
-    bias = list(range(2, len(call.operands)))
-    return call.fact(
-        (*source[:channel], kernel[0], *places),
-        contracts=contracted,
-        linear=[] if bias else [[0], [1]],
-        zeros=[[0, *bias], [1, *bias]],
-    )
-
-
 RULES: dict[str, Rule] = {
     "aten.matmul": matmul,
     "aten.addmm": addmm,
     "aten.baddbmm": addmm,
     "aten.einsum": einsum,
-    **dict.fromkeys(("aten.conv1d", "aten.conv2d", "aten.conv3d"), Operator(convolution, local="groups")),
 }

@@ -83,15 +83,6 @@ def normalised(call: Call) -> Fact:
     return call.fact(dims)
 
 
-def group_normalised(call: Call) -> Fact:
-    """group_norm, batch_norm: statistics over everything but the batch."""
-    name = "input" if "input" in call.arguments else "self"
-    dims = call.dims(call.get(name))
-    for operand in call.operands:
-        call.pin(call.dims(operand)[: 1 if operand is not call.get(name) else None], "its statistics need it whole")
-    return call.fact(dims)
-
-
 RULES: dict[str, Rule] = {
     "aten.sum": total,
     "aten.mean": Operator(total, local="mean"),
@@ -128,7 +119,4 @@ RULES: dict[str, Rule] = {
     "aten.histc": counted,
     "aten.layer_norm": normalised,
     "aten.rms_norm": normalised,
-    "aten.group_norm": group_normalised,
-    "aten.batch_norm": group_normalised,
-    "aten.instance_norm": group_normalised,
 }

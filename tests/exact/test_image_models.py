@@ -1,0 +1,179 @@
+"""Networks as people write them for images and sound: equal to the dense ones, and cut, convolutions over their channels."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import autotp
+
+
+def conv(inner: int, outer: int, size: int = 3, **options: int) -> nn.Conv2d:
+    return nn.Conv2d(inner, outer, size, padding=size // 2, **options)
+
+
+class Residual(nn.Module):
+    """A block of a diffusion model: norms over groups, and a shift for every channel that is made of the time."""
+
+    def __init__(self, inner: int, outer: int) -> None:
+        super().__init__()
+        self.before, self.first = nn.GroupNorm(4, inner), conv(inner, outer)
+        self.time = nn.Linear(16, outer)
+        self.between, self.second = nn.GroupNorm(4, outer), conv(outer, outer)
+        self.aside = conv(inner, outer, 1) if inner != outer else nn.Identity()
+
+    def forward(self, x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
+        y = self.first(functional.silu(self.before(x))) + self.time(functional.silu(time))[:, :, None, None]
+        return self.aside(x) + self.second(functional.silu(self.between(y)))
+
+
+class Attention(nn.Module):
+    """Attention between places, with convolutions of size one in place of linears."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.norm, self.qkv, self.out = (
+            nn.GroupNorm(4, channels),
+            conv(channels, 3 * channels, 1),
+            conv(channels, channels, 1),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, c, h, w = x.shape
+        query, key, value = self.qkv(self.norm(x)).reshape(b, 3, 4, c // 4, h * w).transpose(-1, -2).unbind(1)
+        y = functional.scaled_dot_product_attention(query, key, value).transpose(-1, -2).reshape(b, c, h, w)
+        return x + self.out(y)
+
+
+class Unet(nn.Module):
+    """Down, attention in the middle, up, with what was there on the way down beside what comes up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.one, self.two = conv(3, 16), Residual(16, 16), Residual(16, 32)
+        self.down, self.middle = conv(32, 32, 3, stride=2), nn.ModuleList([Residual(32, 32), Residual(32, 32)])
+        self.attention, self.up = Attention(32), nn.ConvTranspose2d(32, 32, 2, stride=2)
+        self.three, self.four, self.last = Residual(64, 32), Residual(48, 16), conv(16, 3)
+
+    def forward(self, x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
+        one = self.one(self.first(x), time)
+        two = self.two(one, time)
+        y = self.down(two)
+        for block in self.middle:
+            y = block(y, time)
+        y = self.three(torch.cat([self.up(self.attention(y)), two], 1), time)
+        return self.last(self.four(torch.cat([y, one], 1), time))
+
+
+class Squeezed(nn.Module):
+    """Wide, each channel by itself, weighed by what all places say together, and narrow again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.each = conv(8, 48, 1), conv(48, 48, groups=48)
+        self.reduce, self.expand, self.narrow = conv(48, 4, 1), conv(4, 48, 1), conv(48, 8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = functional.silu(self.each(functional.silu(self.wide(x))))
+        weights = self.expand(functional.silu(self.reduce(functional.adaptive_avg_pool2d(y, 1))))
+        return x + self.narrow(y * weights.sigmoid())
+
+
+class Grouped(nn.Module):
+    """Channels in groups, of which each is made of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.groups, self.narrow = conv(8, 48, 1), conv(48, 48, groups=6), conv(48, 8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.narrow(functional.max_pool2d(self.groups(self.wide(x).relu()).relu(), 3, 1, 1))
+
+
+class Upwards(nn.Module):
+    """A decoder's step: larger between two convolutions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.narrow, self.norm = conv(8, 32), conv(32, 8), nn.InstanceNorm2d(32, affine=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = functional.interpolate(self.norm(self.wide(x)), scale_factor=2.0, mode="bilinear")
+        return functional.avg_pool2d(x + self.narrow(functional.silu(y))[..., ::2, ::2], 1)
+
+
+class Sound(nn.Module):
+    """Over time: a transposed convolution makes more of it, a strided one less."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.more, self.less = (
+            nn.ConvTranspose1d(8, 32, 4, stride=2, padding=1),
+            nn.Conv1d(32, 8, 4, stride=2, padding=1),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.less(functional.leaky_relu(self.more(x)))
+
+
+class Modulated(nn.Module):
+    """A transformer's block of a diffusion model: six numbers a channel say how each sample is normed and weighed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.modulation = nn.Linear(32, 192)
+        self.qkv, self.out, self.up, self.down = (
+            nn.Linear(32, 96),
+            nn.Linear(32, 32),
+            nn.Linear(32, 128),
+            nn.Linear(128, 32),
+        )
+
+    def forward(self, x: torch.Tensor, sample: torch.Tensor) -> torch.Tensor:
+        shift, scale, gate, shift_2, scale_2, gate_2 = self.modulation(functional.silu(sample))[:, None].chunk(6, -1)
+        y = functional.layer_norm(x, (32,)) * (1 + scale) + shift
+        query, key, value = (part.unflatten(-1, (4, 8)).transpose(1, 2) for part in self.qkv(y).chunk(3, -1))
+        y = functional.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
+        x = x + gate * self.out(y)
+        y = functional.layer_norm(x, (32,)) * (1 + scale_2) + shift_2
+        return x + gate_2 * self.down(functional.gelu(self.up(y)))
+
+
+class Modulations(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([Modulated(), Modulated()])
+
+    def forward(self, x: torch.Tensor, sample: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x, sample)
+        return x
+
+
+IMAGE = torch.randn(2, 8, 6, 6)
+NETWORKS = {
+    "unet": (lambda: Unet(), (torch.randn(2, 3, 8, 8), torch.randn(2, 16)), 0.62),
+    "squeezed": (lambda: nn.Sequential(Squeezed(), Squeezed()), (IMAGE,), 0.53),
+    "grouped": (lambda: nn.Sequential(Grouped(), Grouped()), (IMAGE,), 0.52),
+    "upwards": (lambda: nn.Sequential(Upwards(), Upwards()), (IMAGE,), 0.52),
+    "sound": (lambda: nn.Sequential(Sound(), Sound()), (torch.randn(2, 8, 10),), 0.52),
+    "modulated": (lambda: Modulations(), (torch.randn(2, 9, 32), torch.randn(2, 32)), 0.51),
+}
+
+
+@pytest.mark.sample(5)
+@pytest.mark.parametrize(("name", "tp"), [(name, tp) for name in NETWORKS for tp in (2, 3)])
+def test_equals_the_dense_network_and_is_cut(name: str, tp: int) -> None:
+    make, inputs, share = NETWORKS[name]
+    torch.manual_seed(0)
+    report = autotp.verify(make(), tp=tp, example=inputs)
+    report.raise_for_failure()
+    parameters = [
+        (p, len(unit.instances)) for unit in autotp.plan(make(), tp=2, example=inputs).units for p in unit.parameters
+    ]
+    whole = sum(math.prod(p.shape) * count for p, count in parameters)
+    assert sum(p.local_elements * count for p, count in parameters) <= share * whole
