@@ -3,6 +3,7 @@ every one that leaves the unit."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ import torch
 
 from ..axes.call import operator_name
 from ..axes.facts import Fact, Typing, parameter_of
-from ..axes.term import Axis, Pin, Term, axes_of, axes_of_dims, resolve
+from ..axes.term import Axis, Pin, Sum, Term, axes_of, axes_of_dims, resolve
 from .rules import OUTPUT, ChainRule, ChainRules
 
 
@@ -134,13 +135,26 @@ def _candidates(graph: torch.fx.Graph, typing: Typing) -> Iterator[_Candidate]:
     for node, fact in typing.facts.items():
         if weights_of(node, typing):
             for term in fact.contracts:
-                yield _Candidate(node, resolve(term))
+                yield from (_Candidate(node, segment) for segment in _segments(resolve(term)))
             if fact.pick is not None and any(w.meta["val"].dim() > 2 for w in weights_of(node, typing)):
                 yield _Candidate(node, resolve(fact.pick.choice), picked=True)
     output = next(iter(reversed(graph.nodes)))
     for node in output.all_input_nodes:
         if node in typing.facts and len(typing.facts[node].outputs) == 1 and typing.dims(node):
             yield _Candidate(output, resolve(typing.dims(node)[-1]), node)
+
+
+def _segments(term: Term) -> list[Term]:
+    """A dimension, or the segments of a sum that have no axis in common, each of which is made in its own way. Placement sees to
+    it that they are cut together."""
+    if not isinstance(term, Sum):
+        return [term]
+    groups: list[list[Term]] = []
+    for part in term.parts:
+        axes = set(axes_of(part))
+        same = [group for group in groups if axes & axes_of_dims(group)]
+        groups = [group for group in groups if group not in same] + [[*itertools.chain.from_iterable(same), part]]
+    return [resolve(Sum(tuple(group))) for group in groups]
 
 
 def _is_weight(node: torch.fx.Node | None) -> bool:

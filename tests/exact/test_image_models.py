@@ -143,6 +143,32 @@ class Modulated(nn.Module):
         return x + gate_2 * self.down(functional.gelu(self.up(y)))
 
 
+class Single(nn.Module):
+    """Attention and a feed-forward side by side, and one product that sums over both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.up, self.out = nn.Linear(32, 96), nn.Linear(32, 128), nn.Linear(160, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = functional.layer_norm(x, (32,))
+        query, key, value = (part.unflatten(-1, (4, 8)).transpose(1, 2) for part in self.qkv(y).chunk(3, -1))
+        attended = functional.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
+        return x + self.out(torch.cat([attended, functional.gelu(self.up(y))], -1))
+
+
+class Swapped(nn.Module):
+    """Two halves of what one product gives, each with something else done to it, and the other way round in the next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(32, 96), nn.Linear(64, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        one, two, three = self.up(x).chunk(3, -1)
+        return x + self.down(torch.cat([three.tanh(), functional.silu(one) * two], -1))
+
+
 class Modulations(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -161,11 +187,13 @@ NETWORKS = {
     "grouped": (lambda: nn.Sequential(Grouped(), Grouped()), (IMAGE,), 0.52),
     "upwards": (lambda: nn.Sequential(Upwards(), Upwards()), (IMAGE,), 0.52),
     "sound": (lambda: nn.Sequential(Sound(), Sound()), (torch.randn(2, 8, 10),), 0.52),
+    "single": (lambda: nn.Sequential(Single(), Single()), (torch.randn(2, 9, 32),), 0.51),
+    "swapped": (lambda: nn.Sequential(Swapped(), Swapped()), (torch.randn(2, 9, 32),), 0.51),
     "modulated": (lambda: Modulations(), (torch.randn(2, 9, 32), torch.randn(2, 32)), 0.51),
 }
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(("name", "tp"), [(name, tp) for name in NETWORKS for tp in (2, 3)])
 def test_equals_the_dense_network_and_is_cut(name: str, tp: int) -> None:
     make, inputs, share = NETWORKS[name]
