@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -30,8 +31,15 @@ def model_from(config: PretrainedConfig, kind: Kind, seed: int = 0) -> PreTraine
     model = build_model(config, meta=False)
     for parameter in model.parameters():
         if parameter.is_floating_point():
-            parameter.data += NOISE * torch.randn_like(parameter)
+            parameter.data += _noise(parameter) * torch.randn_like(parameter)
     return model
+
+
+def _noise(parameter: torch.Tensor) -> float:
+    """Less for kernels of many numbers: through dozens of layers of them values grew so that the dense model's own rounding
+    was all that was left of its gradients."""
+    summed = math.prod(parameter.shape[1:]) if parameter.dim() > 2 else 1
+    return min(NOISE, summed**-0.5)
 
 
 def config_of(kind: Kind) -> PretrainedConfig:
