@@ -4,7 +4,6 @@ every one that leaves the unit."""
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -265,8 +264,13 @@ class _Match:
         """Returns if what the weights make is larger than what they sum over."""
         fact = self.typing.facts[start]
         read, made = axes_of_dims(fact.contracts), axes_of_dims(fact.dims)
-        brought = {axis for weight in weights_of(start, self.typing) for axis in axes_of_dims(self.typing.dims(weight))}
-        return math.prod(axis.size for axis in (brought & made) - read) > sum(term.size for term in fact.contracts)
+        brought = [
+            term.size
+            for weight in weights_of(start, self.typing)
+            for term in self.typing.dims(weight)
+            if not read & set(axes_of(term)) and made & set(axes_of(term))
+        ]
+        return max(brought, default=0) > sum(term.size for term in fact.contracts)
 
     def _miss(self, depth: int, step: str, reason: str, *, pinned: bool = False) -> tuple[int, NearMiss]:
         if pinned and self.all_axes and not self.axes:

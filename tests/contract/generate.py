@@ -74,7 +74,8 @@ WEIGHTS = (
     "net.blocks[{b}].down.weight = net.blocks[0].down.weight",
     "net.blocks[0].up.weight, net.blocks[1].up.weight = net.blocks[1].up.weight, net.blocks[0].up.weight",
     "net.blocks[{b}].down.weight.data = values(32, 48, seed=int({v}))",
-    "nn.init.constant_(net.blocks[{b}].up.weight, {v} / 16)",
+    # Not constant: equal weights sum a normed value to zero, and the sign of its rounding would be what relu reads.
+    "torch.manual_seed(int({v}))\nnn.init.trunc_normal_(net.blocks[{b}].up.weight, std={v} / 16)",
     "torch.manual_seed(int({v}))\nnet.blocks[{b}].down = linear(48, 32)",
     "torch.manual_seed(int({v}))\nnet.blocks[{b}].up.reset_parameters()",
     "net.blocks[{b}].load_state_dict(net.blocks[0].state_dict(), strict=False)",
