@@ -31,8 +31,10 @@ def split_biases(typed: TypedGraph, cuts: Cuts) -> None:
             bias, *factors = node.args
             _split(typed, node, bias, _PRODUCTS[node.target], tuple(factors))
         elif is_tensor(named.get("bias")):
-            without = tuple(None if name == "bias" else value for name, value in named.items())
-            _split(typed, node, named["bias"], node.target, without)
+            without = [None if name == "bias" else value for name, value in named.items()]
+            while without[-1] is None:
+                without.pop()
+            _split(typed, node, named["bias"], node.target, tuple(without))
 
 
 def _split(

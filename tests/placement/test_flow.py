@@ -314,7 +314,7 @@ def test_mesh_factors_that_do_not_nest_are_refused() -> None:
 
 
 class Added(nn.Module):
-    """A product that adds its bias in the same step."""
+    """A product that adds twice its bias in the same step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -324,7 +324,7 @@ class Added(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         twice = x.flatten(0, 1).expand(2, -1, -1)
-        return torch.baddbmm(self.bias, torch.bmm(twice, self.up).relu(), self.down)
+        return torch.baddbmm(self.bias, torch.bmm(twice, self.up).relu(), self.down, beta=2)
 
 
 def test_a_contraction_that_adds_something_in_one_step_is_refused() -> None:
