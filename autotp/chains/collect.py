@@ -40,7 +40,8 @@ def few_rows(graph: torch.fx.Graph, typing: Typing, rules: ChainRules, known: Se
     most = max((_rows(typing.facts[node]) for node in results), default=0)
     for rule in [rule for rule in rules.rules if rule.few]:
         for node, fact in typing.facts.items():
-            weights = {str(weight.target) for weight in weights_of(node, typing)}
+            # Read as they are: behind a view of a weight the marker would stand for the view.
+            weights = {str(weight.target) for weight in weights_of(node, typing) if weight in fact.operands}
             if operator_name(node.target) not in rules.classes[rule.start] or not weights or weights & covered:
                 continue
             if len(fact.contracts) == 1 and _FEW * _rows(fact) <= most and _brings_last(node, fact, typing):

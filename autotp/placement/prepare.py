@@ -17,8 +17,13 @@ from .typed import TypedGraph, cut_in
 
 aten = torch.ops.aten
 
-# Operators that add their first operand to a product, and the product alone. Others add what they call `bias`.
+# Operators that add their first operand to a product, and the product alone.
 _PRODUCTS = {aten.addmm.default: aten.mm.default, aten.baddbmm.default: aten.bmm.default}
+# Operators that add what they call `bias`, and do nothing else to the sum: others of that name may have an activation inside.
+_WITH_BIAS = frozenset(
+    {aten.linear, aten.bilinear, aten.conv1d, aten.conv2d, aten.conv3d}
+    | {aten.conv_transpose1d, aten.conv_transpose2d, aten.conv_transpose3d}
+)
 
 
 def split_biases(typed: TypedGraph, cuts: Cuts) -> None:
@@ -30,7 +35,7 @@ def split_biases(typed: TypedGraph, cuts: Cuts) -> None:
         if node.target in _PRODUCTS and named["beta"] == named["alpha"] == 1:
             bias, *factors = node.args
             _split(typed, node, bias, _PRODUCTS[node.target], tuple(factors))
-        elif is_tensor(named.get("bias")):
+        elif getattr(node.target, "overloadpacket", None) in _WITH_BIAS and is_tensor(named["bias"]):
             without = [None if name == "bias" else value for name, value in named.items()]
             while without[-1] is None:
                 without.pop()
