@@ -21,7 +21,7 @@ from ..axes.facts import Fact
 from ..axes.infer import infer
 from ..axes.layout import layout_of, parts_of
 from ..axes.rules import operator_rules
-from ..axes.term import axes_of
+from ..axes.term import axes_of, axes_of_dims
 from ..capture.calls import call_opaque
 from ..capture.traced import Traced
 from ..chains.collect import mark_collected
@@ -143,8 +143,8 @@ class Counter:
         return sympy.Rational(1, parts_of(self.flow.cuts[routed.routing.choice].over))
 
     def _contracted(self, fact: Fact) -> sympy.Expr:
-        """How many products a rank adds up for every element of a result."""
-        summed = {axis for term in fact.contracts for axis in axes_of(term)}
+        """How many products a rank adds up for every element of a result. What the result has too is summed once for all."""
+        summed = axes_of_dims(fact.contracts).difference(*(axes_of_dims(dims) for dims in fact.outputs))
         held = frozenset().union(*(self.flow.held[operand] for operand in fact.operands))
         cuts = {axis: self.flow.cuts[axis] for axis in held}
         for operand in fact.operands:

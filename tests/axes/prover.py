@@ -227,7 +227,7 @@ class _Truth:
 
         def run(ranks: Ranks) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
             local = [take(o, own, ranks.rank) for o, own in zip(self.captured.operands, layouts, strict=True)]
-            return _run(_local(program, ranks, self.captured), local)
+            return _run(on_rank(program, ranks, self.captured), local)
 
         for rank, (outputs, gradients) in enumerate(simulate(size, run)):
             where = f"{program.code}\ncut {[str(a) for a in cuts]} in {size}, rank {rank}"
@@ -237,7 +237,7 @@ class _Truth:
         return None
 
 
-def _local(program: Program, ranks: Ranks, captured: Captured) -> Function:
+def on_rank(program: Program, ranks: Ranks, captured: Captured) -> Function:
     def run(*values: torch.Tensor) -> list[torch.Tensor]:
         module = nn.Module()
         for i, value in enumerate(values):

@@ -26,6 +26,7 @@ TABLES = {
     "capture/normalise.py": "which operators are others in disguise",
     "capture/replace.py": "reading sizes",
     "chains/rules.py": "an example in a text",
+    "placement/norms.py": "how a norm is written out",
     "placement/prepare.py": "operators with a bias, and sums",
     "rewrite/direct.py": "the fastest way to call an operator",
     "rewrite/layers.py": "which operators a parallel layer does",

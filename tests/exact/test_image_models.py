@@ -169,6 +169,20 @@ class Swapped(nn.Module):
         return x + self.down(torch.cat([three.tanh(), functional.silu(one) * two], -1))
 
 
+class Normed(nn.Module):
+    """Queries and keys are normed over all heads at once: by their size, and by mean and size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.out = (nn.Linear(32, 32) for _ in range(4))
+        self.by_size, self.by_both = nn.RMSNorm(32), nn.LayerNorm(32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = self.by_size(self.query(x)), self.by_both(self.key(x)), self.value(x)
+        heads = [part.unflatten(-1, (4, 8)).transpose(1, 2) for part in (query, key, value)]
+        return x + self.out(functional.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2))
+
+
 class Modulations(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -189,6 +203,7 @@ NETWORKS = {
     "sound": (lambda: nn.Sequential(Sound(), Sound()), (torch.randn(2, 8, 10),), 0.52),
     "single": (lambda: nn.Sequential(Single(), Single()), (torch.randn(2, 9, 32),), 0.51),
     "swapped": (lambda: nn.Sequential(Swapped(), Swapped()), (torch.randn(2, 9, 32),), 0.51),
+    "normed": (lambda: nn.Sequential(Normed(), Normed()), (torch.randn(2, 9, 32),), 0.51),
     "modulated": (lambda: Modulations(), (torch.randn(2, 9, 32), torch.randn(2, 32)), 0.51),
 }
 

@@ -72,15 +72,15 @@ def counted(call: Call) -> Fact:
 
 
 def normalised(call: Call) -> Fact:
-    """layer_norm, rms_norm: the normalised dims are whole, the scale and shift have them."""
+    """layer_norm, rms_norm: the scale and shift have the normalised dims. Statistics are sums over these: linear in no operand,
+    so that a norm over a cut dim is not left as it is (see `placement/norms.py`)."""
     dims = call.dims(call.get("input"))
     over = dims[len(dims) - len(call.get("normalized_shape")) :]
-    call.pin(over, "its statistics need the whole dimension")
     for name in ("weight", "bias"):
         if isinstance(call.get(name), torch.fx.Node):
             for left, right in zip(call.dims(call.get(name)), over, strict=True):
                 call.equal(left, right)
-    return call.fact(dims)
+    return call.fact(dims, contracts=over)
 
 
 RULES: dict[str, Rule] = {
