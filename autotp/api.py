@@ -19,6 +19,7 @@ from .planner.plan import Plan
 from .report.diff import GraphDiff
 from .runtime.cut.moving import move
 from .session.arguments import Source, Wishes, check_size
+from .session.first_call import cut_at_first_call
 from .session.groups import join_ranks, process_ranks
 from .session.parallel import cut_again, cut_model
 from .session.pipeline import Session
@@ -130,7 +131,8 @@ def parallelize(
         sum_in_float32: whether ranks add up bfloat16 and float16 values in float32, which sends twice the planned bytes.
         device: where this rank computes. Without it, this is the accelerator that the model is on, or that the mesh or the
             process group is for; of several the current one, or number `LOCAL_RANK`; the CPU if there is none.
-        example: as for `autotp.plan`.
+        example: as for `autotp.plan`. Without it, and without a plan, a module that is not from transformers is cut at its first
+            call, which must be one without gradients: as a part of a pipeline is called. Until then it stays whole.
         wishes: as for `autotp.plan`. A plan that is given has its own; `rules` must be given again.
 
     Raises:
@@ -152,7 +154,14 @@ def parallelize(
     session = Session(inner, example=example, **wishes)
     ranks = process_ranks(tp, mesh, device, model)
     ranks.sum_in_float32 = sum_in_float32
-    cut_model(session, ranks, plan)
-    move(model, ranks.device)
-    join_ranks(inner, ranks)
+
+    def cut(session: Session) -> None:
+        cut_model(session, ranks, plan)
+        move(model, ranks.device)
+        join_ranks(inner, ranks)
+
+    if plan is None and not session.knows_inputs:
+        cut_at_first_call(inner, ranks, lambda given: Session(inner, example=given, **wishes), cut)
+    else:
+        cut(session)
     return model

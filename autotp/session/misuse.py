@@ -72,7 +72,7 @@ class _Check:
         on_host = self.always and self.ranks.device.type == "cpu"
         compared = self.ranks.begin_call(model, _sample((args, kwargs)) ^ state if on_host and self.calls else 0)
         if not self.calls:
-            self.ranks.check_agreement(_digest((args, kwargs)), "inputs")
+            self.ranks.check_agreement(digest((args, kwargs)), "inputs")
         elif self.always and not (on_host and compared) and self.calls % _EVERY == 0:
             self.ranks.check_agreement(str(_sample((args, kwargs)) ^ state), "inputs, or random states")
         self.calls += 1
@@ -155,7 +155,7 @@ def _check_average(ranks: Ranks) -> None:
             raise UsageError(MSG_AVERAGED.format(others=others))
 
 
-def _digest(inputs: Any) -> str:
+def digest(inputs: Any) -> str:
     """The same for equal inputs: tensors by their bytes, everything else not at all."""
     found = hashlib.sha256()
     for value in pytree.tree_leaves(inputs):
