@@ -85,6 +85,7 @@ def test_every_node_of_the_traced_graph_is_there_once(family: str) -> None:
         assert all(known.issuperset(value.inputs) for s in unit.steps for value in (s.before, s.after) if value)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("family", SOME)
 def test_transfers_are_the_plans_collectives(family: str) -> None:
     diff = difference(family, 4)
@@ -101,6 +102,7 @@ def test_transfers_are_the_plans_collectives(family: str) -> None:
         assert not unit.steps or forward + backward == planned
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("family", SOME)
 def test_gradients_of_parameters_are_whole_or_summed(family: str) -> None:
     """Read off the rewritten graph, backward: a part of a sum reaches a parameter or an input only through a collective."""
@@ -111,6 +113,7 @@ def test_gradients_of_parameters_are_whole_or_summed(family: str) -> None:
                 assert any(s.transfer and s.transfer.of == "parameter" for s in readers), (family, leaf.name)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("family", SOME)
 def test_outlines_have_no_cycles_and_keep_what_matters_apart(family: str) -> None:
     for unit in difference(family, 2).units:
@@ -161,6 +164,7 @@ def sizes(texts: Sequence[str]) -> tuple[int, ...]:
     return tuple(int(eval(text.replace("·", "*"), {"b": BATCH, "s": SEQUENCE})) for text in texts)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(("family", "tp"), [*((family, 4) for family in SOME), ("llama", 8), ("qwen3", 8), ("phi3", 3)])
 def test_local_shapes_are_those_of_a_rank(family: str, tp: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model, found = surveyed(family)

@@ -45,6 +45,7 @@ def counted(calls: list[CollectiveCall]) -> Counter[tuple[str, str, str]]:
 
 
 @pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", SENT)
 def test_predicted_bytes_are_sent(name: str) -> None:
     verifier = Verifier(FAMILIES[name].config())

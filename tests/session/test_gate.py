@@ -156,6 +156,7 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize(("change", "message"), REFUSED.values(), ids=REFUSED.keys())
 def test_an_unsound_plan_is_refused_by_all_that_take_one(
     checkpoint: Path, change: Callable[[dict[str, Any]], Any], message: str

@@ -149,6 +149,7 @@ def test_values_are_those_of_the_dense_models_own_code_at_every_number_of_ranks(
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["llama", "gpt2", "nano_gpt"])
 def test_it_runs_as_the_dense_model(name: str) -> None:
     dense = subject(name).dense(3).double()

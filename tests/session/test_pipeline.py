@@ -46,7 +46,7 @@ def test_an_argument_that_there_is_not_names_the_nearest() -> None:
         autotp.plan("gpt2", 2, hardwre="cpu-gloo")  # type: ignore[call-arg]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("wishes", WISHES, ids=str)
 def test_one_plan_whoever_makes_it(tmp_path: Path, wishes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """But for the sentence on a loss, which only those have who look at plans."""
