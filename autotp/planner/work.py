@@ -21,7 +21,7 @@ from ..axes.facts import Fact
 from ..axes.infer import infer
 from ..axes.layout import layout_of, parts_of
 from ..axes.rules import operator_rules
-from ..axes.term import axes_of, axes_of_dims
+from ..axes.term import Axis, axes_of, axes_of_dims
 from ..capture.calls import call_opaque
 from ..capture.traced import Traced
 from ..chains.collect import mark_collected
@@ -133,7 +133,8 @@ class Counter:
             return 2 * keys * (self._local(query) + self._local(node))
         if len(fact.operands) < 2 or fact.looks_up or fact.collects or "opaque" in node.meta:
             return sympy.Integer(0)
-        return 2 * self._local(node) * self._contracted(fact) * self._rows(node) if fact.contracts else sympy.Integer(0)
+        summed = axes_of_dims(fact.contracts).difference(*map(axes_of_dims, fact.outputs))  # not what it norms
+        return 2 * self._local(node) * self._products(fact, summed) * self._rows(node) if summed else sympy.Integer(0)
 
     def _rows(self, node: torch.fx.Node) -> sympy.Rational:
         """How many of the rows a rank computes, if all parts are picked as often: its own, where it has them in groups."""
@@ -142,9 +143,8 @@ class Counter:
             return sympy.Integer(1)
         return sympy.Rational(1, parts_of(self.flow.cuts[routed.routing.choice].over))
 
-    def _contracted(self, fact: Fact) -> sympy.Expr:
-        """How many products a rank adds up for every element of a result. What the result has too is summed once for all."""
-        summed = axes_of_dims(fact.contracts).difference(*(axes_of_dims(dims) for dims in fact.outputs))
+    def _products(self, fact: Fact, summed: set[Axis]) -> sympy.Expr:
+        """How many products a rank adds up for every element of a result."""
         held = frozenset().union(*(self.flow.held[operand] for operand in fact.operands))
         cuts = {axis: self.flow.cuts[axis] for axis in held}
         for operand in fact.operands:
