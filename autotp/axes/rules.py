@@ -135,7 +135,8 @@ def rule_for(call: Call, rules: Mapping[str, Operator]) -> Rule:
     target, known = call.node.target, rules.get(call.name)
     if known is not None:
         other = "opaque" in call.node.meta and isinstance(known.rule, Signature) and not _is_for(known.rule, call)
-        return unruled if other else known
+        by_data = known.local == "count" and isinstance(call.get(known.argument), torch.fx.Node)  # as many as a size is
+        return unruled if other or by_data else known
     if isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags:
         return SINGULAR
     return unruled

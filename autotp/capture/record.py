@@ -7,7 +7,6 @@ run on real tensors, if the model has weights: then each unit's first call compu
 
 from __future__ import annotations
 
-import contextvars
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -238,7 +237,8 @@ class _Recorder:
         opaque = opaque_functions(_only_shapes, self.model, self.functions)
         observer = Observer(self.model, self.dense, frozenset(), Modes())  # what the run writes is put back
         with torch.enable_grad(), opaque, mode, GroupedProducts(), Outside(), observer.watching(lenient=True):
-            self.recording.result = contextvars.copy_context().run(self.model, *fake_args, **fake_kwargs)
+            observer.begin(pytree.tree_leaves((args, dict(kwargs))))
+            self.recording.result = observer.run(self.model, *fake_args, **fake_kwargs)
         # Whatever class holds them: the caller reads what a model returns.
         self._note_read(list(tensors_of(self.recording.result)))
         for (shape, _), result in self.results.items():

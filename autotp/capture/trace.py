@@ -221,7 +221,7 @@ class _Tracer:
             self.observer = observer = Observer(self.module, self.live, self.position_names, self.modes)
             with observer.watching():
                 observer.begin(self.site.leaves)
-                result = self.module.forward(*args, **kwargs)
+                result = observer.run(self.module.forward, *args, **kwargs)
         given.check(result, observer.known)
         leaves, self.out_spec = pytree.tree_flatten(result, is_leaf=lambda leaf: type(leaf) is StandIn)
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]

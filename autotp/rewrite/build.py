@@ -15,7 +15,7 @@ from ..axes.layout import Factors, Layout
 from ..errors import TraceError
 from ..placement.certificate.check import certify
 from ..placement.place import Placement
-from .direct import directly
+from .direct import Own, directly
 from .draws import draw_apart
 from .insert import insert_steps
 from .layers import Work, call_layers, keep_paddings_zero, mask_lookups, parameter_layouts
@@ -143,7 +143,7 @@ def compile_graph(graph: torch.fx.Graph, name: str) -> tuple[str, Callable[..., 
     global _count
     _count += 1
     generated = graph.python_code("self")
-    scope = dict(generated.globals)
+    scope = {name: value.function if isinstance(value, Own) else value for name, value in generated.globals.items()}
     file = f"<autotp program {_count} of {name}>"
     try:
         exec(compile(generated.src, file, "exec"), scope)

@@ -14,39 +14,52 @@ from typing import Any
 
 import torch
 
+from ..outside.own import FUNCTIONS, NETWORKS
 from ..runtime.layers.parallel import LAYER
 
 aten = torch.ops.aten
 
+
+class Own:
+    """Stands for a function of torch's own in a graph: its code names the function itself, and not where one finds it."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function, self.__name__, self.__module__ = function, function.__name__, "pytorch"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
 BINDINGS: dict[Any, Callable[..., Any]] = {
-    aten.add.Tensor: torch.add,
-    aten.sub.Tensor: torch.sub,
-    aten.mul.Tensor: torch.mul,
-    aten.div.Tensor: torch.div,
-    aten.neg.default: torch.neg,
-    aten.pow.Tensor_Scalar: torch.pow,
-    aten.rsqrt.default: torch.rsqrt,
-    aten.mean.dim: torch.mean,
-    aten.sum.dim_IntList: torch.sum,
-    aten.cat.default: torch.cat,
-    aten.transpose.int: torch.transpose,
-    aten.permute.default: torch.permute,
-    aten.unsqueeze.default: torch.unsqueeze,
+    aten.add.Tensor: FUNCTIONS.add,
+    aten.sub.Tensor: FUNCTIONS.sub,
+    aten.mul.Tensor: FUNCTIONS.mul,
+    aten.div.Tensor: FUNCTIONS.div,
+    aten.neg.default: FUNCTIONS.neg,
+    aten.pow.Tensor_Scalar: FUNCTIONS.pow,
+    aten.rsqrt.default: FUNCTIONS.rsqrt,
+    aten.mean.dim: FUNCTIONS.mean,
+    aten.sum.dim_IntList: FUNCTIONS.sum,
+    aten.cat.default: FUNCTIONS.cat,
+    aten.transpose.int: FUNCTIONS.transpose,
+    aten.permute.default: FUNCTIONS.permute,
+    aten.unsqueeze.default: FUNCTIONS.unsqueeze,
     aten.view.default: torch.Tensor.view,
-    aten.reshape.default: torch.reshape,
+    aten.reshape.default: FUNCTIONS.reshape,
     aten.expand.default: torch.Tensor.expand,
     aten.contiguous.default: torch.Tensor.contiguous,
     aten.sym_size.int: torch.Tensor.size,
-    aten.matmul.default: torch.matmul,
-    aten.linear.default: torch.nn.functional.linear,
-    aten.addmm.default: torch.addmm,
-    aten.tanh.default: torch.tanh,
-    aten.sigmoid.default: torch.sigmoid,
-    aten.relu.default: torch.relu,
-    aten.silu.default: torch.nn.functional.silu,
-    aten.gelu.default: torch.nn.functional.gelu,
-    aten.scaled_dot_product_attention.default: torch.nn.functional.scaled_dot_product_attention,
+    aten.matmul.default: FUNCTIONS.matmul,
+    aten.linear.default: NETWORKS.linear,
+    aten.addmm.default: FUNCTIONS.addmm,
+    aten.tanh.default: FUNCTIONS.tanh,
+    aten.sigmoid.default: FUNCTIONS.sigmoid,
+    aten.relu.default: FUNCTIONS.relu,
+    aten.silu.default: NETWORKS.silu,
+    aten.gelu.default: NETWORKS.gelu,
+    aten.scaled_dot_product_attention.default: NETWORKS.scaled_dot_product_attention,
 }
+OWN = {overload: Own(binding) for overload, binding in BINDINGS.items()}
 
 
 def directly(graph: torch.fx.Graph) -> torch.fx.Graph:
@@ -56,11 +69,11 @@ def directly(graph: torch.fx.Graph) -> torch.fx.Graph:
     written = {copies[shared] for node in graph.nodes for shared in node.meta.get("writes", ()) if shared in copies}
     for node in made.nodes:
         if node.target is aten.view.default and node not in written:
-            node.target = torch.reshape
+            node.target = OWN[aten.reshape.default]
         elif node.target is aten.slice.Tensor and len(node.args) > 2 and not node.kwargs:
             _index(node)
         elif node.op == "call_function":
-            node.target = BINDINGS.get(node.target, node.target)
+            node.target = OWN.get(node.target, node.target)
         elif node.op == "call_module":
             _call_part(made, node)
     return made

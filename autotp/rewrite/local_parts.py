@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..axes.layout import Layout, Leaf, SumLayout, coordinate, is_padded
+from ..outside.own import FUNCTIONS
 from ..runtime.collectives.slices import SYMBOLIC
 
 
@@ -17,10 +18,10 @@ def filled(value: torch.Tensor, dim: int, layout: Layout, rank: int) -> torch.Te
         present = max(0, min(layout.cut.local, layout.size - coordinate(layout.cut.over, rank) * layout.cut.local))
         data, padding = value.split([present, layout.cut.local - present], dim)
         number = 0.5 if value.is_floating_point() or value.is_complex() else 1
-        return torch.cat([data, torch.full_like(padding, number)], dim)
+        return FUNCTIONS.cat([data, torch.full_like(padding, number)], dim)
     if isinstance(layout, SumLayout):
         parts = zip(value.split([part.local_size for part in layout.parts], dim), layout.parts, strict=True)
-        return torch.cat([filled(part, dim, own, rank) for part, own in parts], dim)
+        return FUNCTIONS.cat([filled(part, dim, own, rank) for part, own in parts], dim)
     sizes = [-1 if part.size >= SYMBOLIC else part.local_size for part in layout.parts]
     value = value.unflatten(dim, sizes)
     for i, part in enumerate(layout.parts):

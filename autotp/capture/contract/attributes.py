@@ -12,9 +12,10 @@ from torch import nn
 
 from .frames import between, is_observed
 from .modes import Modes
+from .probes import buffer_names
 from .reach import HOOKS_BY_NAME, Reach
 from .source import MISSING, Source, own_attributes, static_attribute
-from .values import CONTAINERS, buffer_names
+from .values import CONTAINERS
 
 _PARTS = frozenset({"_modules", "_parameters", "_buffers"})
 

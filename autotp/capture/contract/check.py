@@ -10,8 +10,9 @@ from weakref import WeakValueDictionary
 import torch
 from torch import nn
 
+from .probes import code_of
 from .source import MISSING, Source, content, own_attributes, static_attribute
-from .values import CONTAINERS, code_of
+from .values import CONTAINERS
 from .versions import VERSIONED, check_text, dict_version, entries_of
 
 

@@ -10,7 +10,7 @@ import os
 import sys
 import sysconfig
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -55,6 +55,13 @@ class Observer(Protocol):
 
     def call(self, function: Any, args: Any, kwargs: Any) -> None:
         """A function of torch is about to run."""
+
+    @property
+    def keeping(self) -> Container[types.CodeType]:
+        """Code of functions whose results are kept."""
+
+    def returned(self, result: Any, name: str) -> None:
+        """One of these gives a result."""
 
     def data_of(self, tensor: torch.Tensor) -> None:
         """A tensor's `data` was read: writing there is hidden from what is kept for the backward."""
@@ -190,7 +197,7 @@ class Tracing(TorchFunctionMode):
         if frame.f_code in _between or _sides.get(frame.f_code) == "machinery" or not is_observed(frame):
             return None
         self.observer.enter(frame)
-        if not actions_of(frame.f_code):
+        if not actions_of(frame.f_code) and frame.f_code not in self.observer.keeping:
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self._step
@@ -200,4 +207,6 @@ class Tracing(TorchFunctionMode):
             action = _actions[frame.f_code].get(frame.f_lasti)
             if action is not None:
                 self.observer.act(frame, action)
+        elif event == "return" and frame.f_code in self.observer.keeping:
+            self.observer.returned(argument, frame.f_code.co_name)
         return self._step

@@ -19,9 +19,10 @@ from .attributes import Attributes
 from .frames import Action, is_observed
 from .modes import Modes
 from .numbers import is_instance
+from .probes import environment_state, wanted_gradients
 from .snapshot import is_module_of_library
 from .source import MISSING, Source, static_attribute
-from .values import environment_state, is_of_torch, may_write, memory_of, wanted_gradients
+from .values import is_of_torch, may_write, memory_of
 
 _LEAVES = {
     torch.Tensor.register_hook: "register_hook",
@@ -44,6 +45,7 @@ _NUMBERS = frozenset(
         torch.allclose,
     }
 )
+_TEXTS = frozenset({torch.Tensor.__repr__, torch.Tensor.__format__})
 _GRADIENT = torch.Tensor.grad.__get__  # type: ignore[union-attr]
 _WANTED = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 _BUILTINS = dict(vars(builtins))  # those of Python's own
@@ -73,6 +75,16 @@ _OF_THE_TENSOR = {
     getattr(torch.Tensor, name).__get__: name
     for name in ("is_leaf", "grad_fn", "output_nr", "retains_grad", "_version", "_base", "_backward_hooks")
 }
+
+
+_OF_TENSORS = (torch.overrides.__file__, torch._tensor.__file__)
+
+
+def _behind_torch(frame: types.FrameType | None) -> types.FrameType | None:
+    """Who has called what torch's own tensors do in Python."""
+    while frame is not None and frame.f_code.co_filename in _OF_TENSORS:
+        frame = frame.f_back
+    return frame
 
 
 class Instructions(Attributes):
@@ -163,6 +175,8 @@ class Instructions(Attributes):
         if isinstance(function, types.FunctionType) and not is_module_of_library(function.__globals__):
             name = function.__qualname__
             self.refuse(f"{name} has taken the place of a function of torch, and runs more than once in a trace")
+        if function in _TEXTS and is_observed(_behind_torch(sys._getframe(2))):
+            self.refuse("it writes a tensor as text, and a trace has others")
         if function in _LEAVES:
             self.refuse(f"it calls {_LEAVES[function]} of a tensor, of which a program knows nothing")
         if function in _NUMBERS and not isinstance(args[0], FakeTensor):

@@ -9,12 +9,13 @@ found (attributes), and what runs (instructions).
 
 from __future__ import annotations
 
+import contextvars
 import gc
 import random
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy
 import torch
@@ -24,9 +25,12 @@ from .frames import Tracing
 from .guards import Contract, Guard, grouped
 from .instructions import Instructions
 from .numbers import symbols_are_numbers
+from .probes import variable_state
 from .source import Source, own_attributes
 from .tensors import telling
 from .values import as_expected, memory_of
+
+T = TypeVar("T")
 
 
 class Observer(Instructions):
@@ -48,6 +52,18 @@ class Observer(Instructions):
         for leaf in leaves:
             if callable(leaf):
                 self.reach(leaf, self.fixed(leaf))
+
+    def run(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Run the traced code in a copy of the context: variables of the context that it sets stay as they were."""
+
+        def inside() -> T:
+            result = function(*args, **kwargs)
+            for variable, before, source in self.variables:
+                if variable_state(variable) is not before:
+                    self.refuse(f"it sets {source}, which outlives the call")
+            return result
+
+        return contextvars.copy_context().run(inside)
 
     @contextmanager
     def watching(self, *, lenient: bool = False) -> Iterator[None]:

@@ -8,27 +8,17 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
-import numpy
 import torch
 from torch import nn
 
 from ..clone import copied_in
 from .answers import gives_memory, is_outside, question
-from .memo import cache_state
 from .modes import Modes
-from .notes import Notes
+from .probed import Probed
+from .probes import PROBES, code_of
 from .snapshot import is_module_of_library, is_of_library
 from .source import HOOKS, Source, own_attributes
-from .values import (
-    BUFFERS,
-    CONTAINERS,
-    MOST_ITEMS,
-    PROBES,
-    code_of,
-    is_value_of_torch,
-    kind_of,
-    memory_of,
-)
+from .values import CONTAINERS, MOST_ITEMS, PLAIN, is_value_of_torch, kind_of, memory_of
 from .watch import Watch
 
 # What torch looks at for hooks, and the hooks that it is about.
@@ -42,7 +32,7 @@ _TOLD_APART = frozenset({"tensor", "object", "container"})
 _IMMUTABLE = (tuple, frozenset)
 
 
-class Reach(Notes):
+class Reach(Probed):
     """Notes of what is reached; attribute access to it is watched."""
 
     def __init__(self, twin: nn.Module, live: nn.Module, varying: frozenset[tuple[str, str]], modes: Modes) -> None:
@@ -61,7 +51,7 @@ class Reach(Notes):
         if kind in ("constant", "identity"):
             if isinstance(value, type):
                 self._reach_class(value, source)
-            if isinstance(value, Enum):
+            if isinstance(value, Enum) or type(value).__base__ in PLAIN:
                 self._reach_member(value, source)
             if isinstance(value, types.ModuleType):
                 self._watch_module(value, source)
@@ -90,6 +80,8 @@ class Reach(Notes):
         if isinstance(value, threading.local):
             self.snapshots.take(value, source.__str__)
         moving = not isinstance(value, threading.local)
+        if moving:
+            del self.known[id(value)]  # whoever reads it next is refused as well
         self.refuse(f"it reads {source}, and nothing can tell what a {type(value).__qualname__} gives", moving)
 
     def refuse_part(self, value: nn.Module) -> None:
@@ -156,7 +148,7 @@ class Reach(Notes):
         self._reach_slots(value, source, ("__func__", "__self__"))
 
     def _reach_member(self, member: Enum, source: Source) -> None:
-        """A member of an enumeration is a constant, but may have been given attributes, and has methods."""
+        """A member of an enumeration, or a number of a class of its own, is a constant, but may have attributes and methods."""
         self._reach_class(type(member), self.fixed(type(member)))
         self.snapshots.take(member, source.__str__)
         for name, item in list(own_attributes(member).items()):
@@ -176,7 +168,12 @@ class Reach(Notes):
                 self._reach_class(type(each), self.fixed(type(each)))
             self.note(self.fixed(each), "probe", code_of)
             for name, held in list(vars(each).items()):
-                if kind_of(held) in _DATA and not (name.startswith("__") and name.endswith("__")):
+                is_special = name.startswith("__") and name.endswith("__")
+                if isinstance(held, types.FunctionType) and is_special:  # which Python calls without asking for it
+                    self.functions.setdefault(held.__code__, []).append(
+                        (held, self.step(self.fixed(each), "class", name))
+                    )
+                elif kind_of(held) in _DATA and not is_special:
                     self._reach_code(held, self.note(source, "class", name))
 
     def _reach_code(self, written: Any, source: Source) -> None:
@@ -205,9 +202,6 @@ class Reach(Notes):
             self.refuse(f"there is a backward hook on {source}")
         self._reach_object(value, source)
 
-    def _reach_random(self, value: Any, source: Source) -> None:
-        self.snapshots.take_random(value, source.__str__)
-
     def _reach_reference(self, value: Any, source: Source) -> None:
         self.refuse(f"{source} is a weak reference, and guards would keep alive what it is to")
 
@@ -217,18 +211,6 @@ class Reach(Notes):
     def _reach_slots(self, value: Any, source: Source, names: tuple[str, ...]) -> None:
         for name in names:
             self.reach(getattr(value, name), self.note(source, "slot", name))
-
-    def _reach_cache(self, value: Any, source: Source) -> None:
-        self.note(source, "probe", cache_state)
-        self.snapshots.take_cache(value)
-        self.reach(value.__wrapped__, self.step(source, "slot", "__wrapped__"))
-
-    def _reach_probed(self, value: Any, source: Source, probe: Callable[[Any], Any]) -> None:
-        if isinstance(value, (numpy.ndarray, *BUFFERS)):
-            self.note(source, "probe", probe)
-            self.snapshots.take(value, source.__str__)
-        else:
-            self.reach(probe(value), self.note(source, "inside", probe))
 
     def _reach_container(self, value: Any, source: Source) -> None:
         if len(value) > MOST_ITEMS:
@@ -277,9 +259,6 @@ class Reach(Notes):
         if found and name.startswith("_backward"):
             self.refuse(f"there is a backward hook on {source}")
         self._reach_container(found, hooks)
-
-    def _reach_environment(self, value: Any, source: Source) -> None:
-        """Its variables are observed as they are asked for."""
 
 
 def _is_key(value: Any) -> bool:

@@ -177,8 +177,9 @@ def _state(value: Any) -> dict[str, Any]:
     if isinstance(value, BUFFERS):
         state["array"] = memoryview(value).tobytes()
         return state
-    if isinstance(value, dict):
-        state["items"] = dict(dict.items(value))  # a class of its own may make entries where they are asked for
+    if isinstance(value, dict):  # a class of its own may make entries where they are asked for
+        ordered = isinstance(value, collections.OrderedDict)
+        state["items"] = dict((collections.OrderedDict if ordered else dict).items(value))
     elif isinstance(value, (list, collections.deque)):
         state["items"] = list(value)
     elif isinstance(value, set):

@@ -6,6 +6,7 @@ The first step is the unit's module, or an object that is the same for all units
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from types import FunctionType
@@ -78,7 +79,7 @@ def own_attributes(value: Any) -> dict[str, Any]:
     try:
         found: dict[str, Any] = object.__getattribute__(value, "__dict__")
     except AttributeError:
-        return {}
+        return vars(value) if isinstance(value, threading.local) else {}
     return found
 
 

@@ -8,13 +8,14 @@ import contextvars
 import ctypes
 import functools
 import importlib.machinery
+import operator
 import os
 import random
 import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -24,7 +25,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from .source import MISSING, Missing
+from .source import Missing
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _FIXED = (
@@ -40,7 +41,12 @@ _FIXED = (
     numpy.generic,
 )
 # Numbers in memory that Python's own tools show and write.
-BUFFERS: Any = (array.array, bytearray, ctypes.c_int.__mro__[2])  # the last one is the class of all of C's own values
+BUFFERS: Any = (
+    array.array,
+    bytearray,
+    memoryview,
+    ctypes.c_int.__mro__[2],
+)  # the last one is the class of all of C's own values
 CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 MOST_ITEMS = 4096
 _CACHE = type(functools.lru_cache(lambda: None))
@@ -63,7 +69,8 @@ _BY_IDENTITY = (
     classmethod,
     staticmethod,
 )
-RANDOM = (random.Random, numpy.random.Generator, numpy.random.RandomState)
+RANDOM = (random.Random, numpy.random.Generator, numpy.random.RandomState, torch.Generator)
+GETTERS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 
 
 def kind_of(value: Any) -> str:
@@ -72,7 +79,7 @@ def kind_of(value: Any) -> str:
         if isinstance(value, classes):
             return kind
     if isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
-        return "identity" if isinstance(value.__self__, (type, types.ModuleType, type(None))) else "bound"
+        return "identity" if isinstance(value.__self__, _NO_OBJECT) or _is_of_pybind(type(value.__self__)) else "bound"
     if isinstance(value, _BY_IDENTITY) or type(value) is object or is_of_torch(type(value)):
         return "identity"
     if isinstance(value, Iterator):
@@ -80,6 +87,14 @@ def kind_of(value: Any) -> str:
     if _has_plain_state(type(value)):
         return "object"
     return "constant" if _is_compared_by_value(type(value)) else "unobservable"
+
+
+_NO_OBJECT = (type, types.ModuleType, type(None))
+
+
+def _is_of_pybind(kind: type) -> bool:
+    """Returns if a function written in C++ belongs to such an object: it has no other."""
+    return kind.__name__.startswith("pybind11_")
 
 
 _KINDS: tuple[tuple[Any, str], ...] = (
@@ -96,6 +111,7 @@ _KINDS: tuple[tuple[Any, str], ...] = (
     (types.GeneratorType, "moving"),
     (CONTAINERS, "container"),
     (functools.partial, "partial"),
+    (GETTERS, "getter"),
     ((numpy.ndarray, *BUFFERS), "array"),
     (weakref.ReferenceType, "reference"),
 )
@@ -111,7 +127,13 @@ def is_value_of_torch(kind: type) -> bool:
     return kind.__module__.startswith(_VALUES)
 
 
-_VALUES = ("torch.distributions.", "torch.nn.attention.", "torch.optim.")
+_VALUES = (
+    "torch.distributions.",
+    "torch.nn.attention.",
+    "torch.optim.",
+    "torch.quasirandom",
+    "torch.amp.grad_scaler",
+)
 
 
 _REPORTED = frozenset({"autotp", "torch", "sympy", "typing", "logging", "_thread"})
@@ -129,9 +151,14 @@ def _has_plain_state(kind: type) -> bool:
 def _is_python(kind: type) -> bool:
     if not kind.__flags__ & (1 << 9):  # Py_TPFLAGS_HEAPTYPE: static classes are written in C
         return kind.__module__ in ("abc", "typing", "collections.abc")
+    if any(isinstance(held, _METHODS_OF_C) and held.__objclass__ is kind for held in vars(kind).values()):
+        return False  # which may call itself one of a Python module's, as those of `re` do
     loader = getattr(getattr(sys.modules.get(kind.__module__), "__spec__", None), "loader", None)
     compiled = (importlib.machinery.ExtensionFileLoader, importlib.machinery.BuiltinImporter)
     return not (isinstance(loader, compiled) or loader in compiled)
+
+
+_METHODS_OF_C = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 
 
 def _is_compared_by_value(kind: type) -> bool:
@@ -172,7 +199,7 @@ def agree(expected: Any, now: Any) -> bool:
         return _equal(expected, now)
     if kind == "function":
         return type(now) is type(expected) and now.__code__ is expected.__code__
-    if kind in ("identity", "bound"):
+    if kind in ("identity", "bound") or isinstance(expected, torch.Generator):  # graphs hold generators themselves
         return False
     return type(now) is type(expected)
 
@@ -186,29 +213,6 @@ def _equal(one: Any, other: Any) -> bool:
     if isinstance(one, float):
         return repr(one) == repr(other)  # tells zeros of both signs apart
     return bool(one == other)
-
-
-# What is read of values that are no Python object's attributes, by a function: equal results, equal states.
-def array_state(value: Any) -> Any:
-    """The contents of a numpy array, or of other numbers in memory."""
-    if isinstance(value, BUFFERS):
-        return type(value), memoryview(value).tobytes()
-    return value.shape, str(value.dtype), value.tobytes()
-
-
-def variable_state(value: Any) -> Any:
-    """What a context variable is set to."""
-    return value.get(MISSING)
-
-
-def wanted_gradients(module: Any) -> Any:
-    """Which parameters of a module want gradients."""
-    return tuple(parameter.requires_grad for parameter in module.parameters())
-
-
-def environment_state(value: Any) -> Any:
-    """All variables of the environment."""
-    return tuple(value._data.items())
 
 
 def memory_of(tensor: torch.Tensor) -> int:
@@ -236,35 +240,3 @@ _IN_PLACE = frozenset(
         *(f"i{name}" for name in "add sub mul truediv floordiv mod pow and or xor lshift rshift matmul".split()),
     }
 )
-
-
-# What Python itself puts into a class at some time: where copies are made, and where annotations are asked for. And what may
-# be there while a trace observes.
-OF_PYTHON = frozenset({"__slotnames__", "__annotations__", "__getattribute__"})
-
-
-_CODE = (types.FunctionType, classmethod, staticmethod, property)
-
-
-def code_of(kind: type) -> dict[str, Any]:
-    """The names that a class itself has, with the code behind those that are code, and its description."""
-    return {n: held if isinstance(held, _CODE) else None for n, held in vars(kind).items() if n not in OF_PYTHON} | {
-        "__doc__": kind.__doc__
-    }
-
-
-def buffer_names(module: Any) -> tuple[str, ...]:
-    """The names of a module's own buffers."""
-    return tuple(module._buffers)
-
-
-def builtin_self(value: Any) -> Any:
-    """The object that a method written in C belongs to."""
-    return value.__self__
-
-
-PROBES: dict[str, Callable[[Any], Any]] = {
-    "array": array_state,
-    "variable": variable_state,
-    "bound": builtin_self,
-}

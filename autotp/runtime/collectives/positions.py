@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from ...axes.layout import Factor, Factors, parts_of
+from ...outside.own import FUNCTIONS
 from ..groups.ranks import Ranks
 from .again import note_gathered
 from .single import is_recorded, reduce
@@ -34,13 +35,13 @@ def _filled(part: torch.Tensor, dim: int, length: int) -> torch.Tensor:
         return part
     shape = list(part.shape)
     shape[dim] = length - part.shape[dim]
-    return torch.cat([part, part.new_zeros(shape)], dim)
+    return FUNCTIONS.cat([part, part.new_zeros(shape)], dim)
 
 
 def gathered_positions(local: torch.Tensor, ranks: Ranks, dim: int, length: int, phase: str) -> torch.Tensor:
     held = shares(length, ranks.size)
     parts = ranks.all_gather(_filled(local, dim, held[0]), _group(ranks), phase)
-    return torch.cat([part.narrow(dim, 0, size) for part, size in zip(parts, held, strict=True)], dim)
+    return FUNCTIONS.cat([part.narrow(dim, 0, size) for part, size in zip(parts, held, strict=True)], dim)
 
 
 def _summed(whole: torch.Tensor, ranks: Ranks, dim: int, phase: str) -> torch.Tensor:

@@ -12,6 +12,7 @@ import torch
 
 from ...axes.layout import Factors, Layout, peers
 from ...errors import UsageError
+from ...outside.own import FUNCTIONS
 from ..groups.ranks import Ranks
 from .slices import count_once, join, take
 
@@ -229,5 +230,5 @@ def lookup(
     local = indices - first
     held = local.clamp(0, rows - 1)
     silent = padding_row - first if padding_row >= first and padding_row < first + rows else None
-    found = torch.nn.functional.embedding(held, weight, padding_idx=silent)
+    found = FUNCTIONS.embedding(weight, held, -1 if silent is None else silent)
     return found.masked_fill_((held != local).unsqueeze(-1), 0)

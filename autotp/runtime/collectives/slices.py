@@ -22,6 +22,7 @@ from ...axes.layout import (
     local_indices,
     peers,
 )
+from ...outside.own import FUNCTIONS
 
 # A leaf of this size or more stands for a symbolic one (see `axes.sizes`), read off the tensor at run time.
 SYMBOLIC = 1_000_003
@@ -42,7 +43,7 @@ def _take_dim(value: torch.Tensor, dim: int, layout: Layout, rank: int) -> torch
         return _take_axis(value, dim, layout, rank)
     if isinstance(layout, SumLayout):
         parts = value.split([part.size for part in layout.parts], dim)
-        return torch.cat([_take_dim(v, dim, part, rank) for v, part in zip(parts, layout.parts, strict=True)], dim)
+        return FUNCTIONS.cat([_take_dim(v, dim, part, rank) for v, part in zip(parts, layout.parts, strict=True)], dim)
     sizes = [-1 if part.size >= SYMBOLIC else part.size for part in layout.parts]
     value = value.unflatten(dim, sizes)
     for i, part in enumerate(layout.parts):
@@ -59,7 +60,7 @@ def _take_axis(value: torch.Tensor, dim: int, leaf: Leaf, rank: int) -> torch.Te
         return part
     shape = list(value.shape)
     shape[dim] = length - present
-    return torch.cat([part, value.new_zeros(shape)], dim)
+    return FUNCTIONS.cat([part, value.new_zeros(shape)], dim)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -79,9 +80,9 @@ def join(parts: Sequence[torch.Tensor], dim: int, layout: Layout, factors: Facto
     """Put the parts of all ranks along some factors together again along one dim; `rank` is any of them."""
     if isinstance(layout, Leaf) and layout.cut is not None and layout.cut.over == factors:
         if layout.padded_size == layout.size:
-            return torch.cat(list(parts), dim)
+            return FUNCTIONS.cat(list(parts), dim)
         kept = (max(0, min(layout.local_size, layout.size - i * layout.local_size)) for i in range(len(parts)))
-        return torch.cat([part.narrow(dim, 0, size) for part, size in zip(parts, kept, strict=True)], dim)
+        return FUNCTIONS.cat([part.narrow(dim, 0, size) for part, size in zip(parts, kept, strict=True)], dim)
     shape = list(parts[0].shape)
     shape[dim] = layout.size
     value = parts[0].new_zeros(shape)
@@ -126,7 +127,7 @@ def count_once(gradient: torch.Tensor, dim: int, layout: Layout, rank: int) -> t
         ):
             first = all(factor.coordinate(rank) == 0 for factor in factors_of(layout) - factors_of(own))
             parts.append(count_once(part, dim, own, rank) if first else torch.zeros_like(part))
-        return torch.cat(parts, dim)
+        return FUNCTIONS.cat(parts, dim)
     sizes = [-1 if part.size >= SYMBOLIC else part.local_size for part in layout.parts]
     gradient = gradient.unflatten(dim, sizes)
     for i, part in enumerate(layout.parts):

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ...outside.own import FUNCTIONS
 from .origin import IsCut, parts_only
 from .whole import on_whole
 
@@ -36,7 +37,7 @@ def norms(tensors: Sequence[Any], order: float, dtype: torch.dtype | None = None
 def _over_ranks(tensors: Sequence[Any], terms: Sequence[T], what: str, op: str) -> T:
     """The sum, or the largest, of what every rank has found of some tensors, in double precision."""
     wide = [term if term.is_complex() else term.double() for term in terms]
-    total = tensors[0].sum_over_shards(torch.stack(wide), op)
+    total = tensors[0].sum_over_shards(FUNCTIONS.stack(wide), op)
     return tensors[0].origin.all_reduce(total, what, op)
 
 
@@ -115,7 +116,7 @@ def _extreme(tensor: Any, what: str, sign: int) -> T:
     for dim, where in tensor.padding_here():
         part = part.index_fill(dim, where, -INFINITY)
     own = part.amax() if part.numel() else part.new_tensor(-INFINITY)
-    found = torch.stack([own.nan_to_num(-INFINITY, INFINITY, -INFINITY), own.isnan().double()])
+    found = FUNCTIONS.stack([own.nan_to_num(-INFINITY, INFINITY, -INFINITY), own.isnan().double()])
     largest, unknown = tensor.origin.all_reduce(tensor.sum_over_shards(found, "max"), what, "max")
     value = torch.where(unknown > 0, torch.full_like(largest, float("nan")), largest * sign)
     return value.to(tensor.dtype)

@@ -12,6 +12,7 @@ from torch import nn
 
 from ...axes.layout import Factor, Factors, coordinate, parts_of
 from ...errors import PlacementError, UsageError
+from ...outside.own import FUNCTIONS
 from ..devices.devices import CPU
 from .callers import MSG_PICKLED
 from .log import CollectiveCall, CollectiveLog
@@ -74,7 +75,7 @@ class Ranks:
             return parts[0]
         if self._is_too_narrow(parts[0]):
             return self.reduce_scatter([part.float() for part in parts], factors, phase).to(parts[0].dtype)
-        stacked = torch.stack(list(parts))
+        stacked = FUNCTIONS.stack(list(parts))
         self._note("reduce_scatter", phase, "activation", factors, stacked)
         return self._reduce_scatter(stacked, factors)
 

@@ -10,6 +10,7 @@ import torch
 
 from ...axes.layout import Factors, peers
 from ...errors import AutotpError
+from ...outside.own import FUNCTIONS
 from .ranks import Ranks
 
 T = TypeVar("T")
@@ -56,7 +57,7 @@ class SimulatedRanks(Ranks):
         return [value for _, value in mine]
 
     def _all_reduce(self, value: torch.Tensor, factors: Factors, op: str) -> torch.Tensor:
-        values = torch.stack(self._exchange(value, factors))
+        values = FUNCTIONS.stack(self._exchange(value, factors))
         return values.sum(0) if op == "sum" else values.amax(0)
 
     def _all_gather(self, value: torch.Tensor, factors: Factors) -> list[torch.Tensor]:
@@ -64,7 +65,7 @@ class SimulatedRanks(Ranks):
 
     def _reduce_scatter(self, stacked: torch.Tensor, factors: Factors) -> torch.Tensor:
         mine = [parts[self.coordinate(factors)] for parts in self._exchange(stacked, factors)]
-        return torch.stack(mine).sum(0)
+        return FUNCTIONS.stack(mine).sum(0)
 
 
 def alone(size: int = 1) -> Ranks:

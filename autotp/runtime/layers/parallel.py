@@ -16,7 +16,7 @@ from torch import nn
 from ...axes.layout import Layout, factors_of, is_even, is_padded, ordered, parts_of
 from ..collectives.slices import keep_padding_zero
 from ..groups.ranks import Ranks
-from .products import linear, may_try
+from .products import PLAIN, linear, may_try
 
 LAYER = "_autotp_layer"  # the attribute of a module that names its parallel layer
 
@@ -32,7 +32,7 @@ class ParallelLayer:
         self.module, self.ranks, self.layouts, self.transposed = module, ranks, layouts, transposed
         self.padded = frozenset(name for name, own in layouts.items() if any(map(is_padded, own)))
         self.apart = _is_apart(layouts.get("weight", ()), ranks.size)
-        self.multiply = linear if self.apart and may_try() else torch.nn.functional.linear
+        self.multiply = linear if self.apart and may_try() else PLAIN
         self.is_plain = not self.padded and not transposed
 
     def local(self, name: str) -> torch.Tensor | None:
@@ -83,7 +83,7 @@ class RowParallelLinear(ParallelLayer):
 
     def local_forward(self, value: torch.Tensor) -> torch.Tensor:
         held: dict[str, Any] = self.module._parameters
-        return self.multiply(value, held["weight"]) if self.is_plain else self.product(value)
+        return self.multiply(value, held["weight"], None) if self.is_plain else self.product(value)
 
 
 class VocabParallelEmbedding(ParallelLayer):

@@ -18,6 +18,8 @@ from typing import TypeAlias
 
 import torch
 
+from ...outside.own import FUNCTIONS, NETWORKS
+
 MOST_ROWS = 8
 MOST_VALUES = 1 << 14  # 64 KiB of float32, a fraction of a second-level cache
 LEAST_WEIGHT = 1 << 16  # a smaller one stays in the cache, and Python takes longer than the product
@@ -26,6 +28,7 @@ TRIES, WORTH = 5, 1.1  # the least time of so many counts; a smaller gain is cha
 DETERMINISTIC = "AUTOTP_DETERMINISTIC"  # a variable of the environment: "1" tries nothing
 
 Product: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
+PLAIN: Product = NETWORKS.linear
 _found: dict[tuple[int, torch.Size, int], Product] = {}
 
 
@@ -37,7 +40,7 @@ def may_try() -> bool:
 def linear(value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """`torch.nn.functional.linear`: (..., in) times (out, in) plus (out), by whichever product is fastest."""
     if weight.numel() < LEAST_WEIGHT or torch.are_deterministic_algorithms_enabled() or not _is_few(value, weight):
-        return torch.nn.functional.linear(value, weight, bias)
+        return PLAIN(value, weight, bias)
     if torch.compiler.is_compiling():
         return PRODUCTS[_choice(*weight.shape)](value, weight, bias)
     kind = value.numel() // weight.shape[1], weight.shape, torch.get_num_threads()
@@ -68,7 +71,7 @@ def _tried(outputs: int, inputs: int, threads: int) -> int:
 
 
 def _plain(value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    return torch.nn.functional.linear(value, weight, bias)
+    return PLAIN(value, weight, bias)
 
 
 def _turned(value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -84,7 +87,7 @@ def _blocked(value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
     cut = weight[: outputs - rest].view(blocks, BLOCK, inputs)
     product = torch.bmm(rows.expand(blocks, *rows.shape), cut.transpose(1, 2)).transpose(0, 1).flatten(1)
     if rest:
-        product = torch.cat([product, torch.nn.functional.linear(rows, weight[outputs - rest :])], 1)
+        product = FUNCTIONS.cat([product, PLAIN(rows, weight[outputs - rest :], None)], 1)
     if bias is not None:
         product = product + bias
     return product.view(*value.shape[:-1], outputs)

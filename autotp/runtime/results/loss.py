@@ -6,6 +6,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from ...axes.layout import Factors, Leaf
+from ...outside.own import FUNCTIONS
 from ..groups.ranks import Ranks
 
 
@@ -27,7 +28,9 @@ class _CutLoss(torch.autograd.Function):
         wanted = shifted.gather(1, place).squeeze(1) * here if present else torch.zeros_like(largest)
         sums = [wanted, shifted.sum(1)] if smoothing else [wanted]
         exponentials = shifted.exp_()
-        wanted, total, *rest = ranks.all_reduce(torch.stack([sums[0], exponentials.sum(1), *sums[1:]]), over, "loss")
+        wanted, total, *rest = ranks.all_reduce(
+            FUNCTIONS.stack([sums[0], exponentials.sum(1), *sums[1:]]), over, "loss"
+        )
         loss = total.log() - (1 - smoothing) * wanted
         if smoothing:
             loss = loss - smoothing / vocabulary * rest[0]

@@ -18,6 +18,7 @@ from typing import ParamSpec, TypeAlias
 
 import torch
 
+from ...outside.own import FUNCTIONS
 from .alarm import Alarm
 from .host import Exchange, Process, map_together
 from .meeting import LINE_BYTES, Meeting
@@ -103,7 +104,7 @@ class HostGroup:
         """The ranks' tensors, stacked in order along a new first dim."""
         value = value.detach()
         if value.numel() * value.element_size() <= SLOT_BYTES:
-            return torch.stack(self._exchange(value, "gather"))
+            return FUNCTIONS.stack(self._exchange(value, "gather"))
         flat = value.reshape(-1)
         result = flat.new_empty(self.size, flat.numel())
         for start, stop, slots in self._chunks(flat):

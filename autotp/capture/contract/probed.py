@@ -1,0 +1,64 @@
+"""What the traced code holds that is no object of Python's own kind: a function asks for its state, or it is remembered."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+from torch import nn
+
+from .memo import cache_state, kept
+from .modes import Modes
+from .notes import Notes
+from .probes import getter_state, variable_state
+from .source import Source
+from .values import BUFFERS, kind_of
+
+
+class Probed(Notes):
+    """Notes of such values, each kind in its own way."""
+
+    def __init__(self, twin: nn.Module, live: nn.Module, varying: frozenset[tuple[str, str]], modes: Modes) -> None:
+        super().__init__(twin, live, varying, modes)
+        self.variables: list[tuple[Any, Any, Source]] = []  # of the context, and what they were set to
+        self.keeping: set[types.CodeType] = set()  # of functions whose results are kept
+
+    def reach(self, value: Any, source: Source) -> None:
+        """What was read is held by the traced code from now on."""
+        raise NotImplementedError
+
+    def _reach_random(self, value: Any, source: Source) -> None:
+        self.snapshots.take_random(value, source.__str__)
+
+    def _reach_cache(self, value: Any, source: Source) -> None:
+        self.note(source, "probe", cache_state)
+        self.snapshots.take_cache(value)
+        for result in (kept(value) or {}).values():
+            self.returned(result, value.__name__)
+        if isinstance(value.__wrapped__, types.FunctionType):
+            self.keeping.add(value.__wrapped__.__code__)
+        self.reach(value.__wrapped__, self.step(source, "slot", "__wrapped__"))
+
+    def returned(self, result: Any, name: str) -> None:
+        """What a memoising function keeps: whoever gets it may write into it."""
+        if kind_of(result) in ("container", "object", "array"):
+            self.snapshots.take(result, lambda: f"what {name} keeps")
+
+    def _reach_variable(self, value: Any, source: Source) -> None:
+        self.variables.append((value, variable_state(value), source))
+        self._reach_probed(value, source, variable_state)
+
+    def _reach_getter(self, value: Any, source: Source) -> None:
+        self.note(source, "probe", getter_state)
+
+    def _reach_probed(self, value: Any, source: Source, probe: Callable[[Any], Any]) -> None:
+        if isinstance(value, (numpy.ndarray, *BUFFERS)):
+            self.note(source, "probe", probe)
+            self.snapshots.take(value, source.__str__)
+        else:
+            self.reach(probe(value), self.note(source, "inside", probe))
+
+    def _reach_environment(self, value: Any, source: Source) -> None:
+        """Its variables are observed as they are asked for."""

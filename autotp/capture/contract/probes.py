@@ -1,0 +1,70 @@
+"""What is read of values that are no Python object's attributes, by a function each: equal results, equal states."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+from .source import MISSING
+from .values import BUFFERS
+
+
+def array_state(value: Any) -> Any:
+    """The contents of a numpy array, or of other numbers in memory."""
+    if isinstance(value, BUFFERS):
+        return type(value), memoryview(value).tobytes()
+    return value.shape, str(value.dtype), value.flags.writeable, value.tobytes()
+
+
+def getter_state(value: Any) -> Any:
+    """What a getter of the module `operator` was made with."""
+    return value.__reduce__()
+
+
+def variable_state(value: Any) -> Any:
+    """What a context variable is set to."""
+    return value.get(MISSING)
+
+
+def wanted_gradients(module: Any) -> Any:
+    """Which parameters of a module want gradients."""
+    return tuple(parameter.requires_grad for parameter in module.parameters())
+
+
+def environment_state(value: Any) -> Any:
+    """All variables of the environment."""
+    return tuple(value._data.items())
+
+
+# What Python itself puts into a class at some time: where copies are made, and where annotations are asked for. And what may
+# be there while a trace observes.
+OF_PYTHON = frozenset({"__slotnames__", "__annotations__", "__getattribute__"})
+
+
+_CODE = (types.FunctionType, classmethod, staticmethod, property)
+
+
+def code_of(kind: type) -> dict[str, Any]:
+    """The names that a class itself has, with the code behind those that are code, and its description."""
+    return {n: held if isinstance(held, _CODE) else None for n, held in vars(kind).items() if n not in OF_PYTHON} | {
+        "__doc__": kind.__doc__
+    }
+
+
+def buffer_names(module: Any) -> tuple[str, ...]:
+    """The names of a module's own buffers."""
+    return tuple(module._buffers)
+
+
+def builtin_self(value: Any) -> Any:
+    """The object that a method written in C belongs to."""
+    return value.__self__
+
+
+PROBES: dict[str, Callable[[Any], Any]] = {
+    "array": array_state,
+    "variable": variable_state,
+    "getter": getter_state,
+    "bound": builtin_self,
+}
