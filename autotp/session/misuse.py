@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils import _pytree as pytree
 
 from ..errors import UsageError
-from ..runtime.cut.given import check_given, given
+from ..runtime.cut.given import check_given, given, gradients
 from ..runtime.devices.devices import CPU
 from ..runtime.devices.randomness import state_of
 from ..runtime.groups.processes import ProcessRanks
@@ -65,7 +65,7 @@ class _Check:
             return  # what such inputs hold cannot be read
         if torch._C._get_tracing_state() is not None:  # of torch.jit
             raise UsageError(MSG_CAPTURED)
-        if given:
+        if given or gradients:
             check_given()
         _check_average(self.ranks)
         state = self.draws.begin(model) if self.always else 0

@@ -148,18 +148,20 @@ class _KeepPaddingZero(torch.autograd.Function):
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
         if gradient is None:
             return None, None
-        gradient = gradient.clone()
+        gradient = gradient.clone() if ctx.places else gradient
         for dim, where in ctx.places:
             gradient.index_fill_(dim, where.to(gradient.device), 0)
         return gradient, None
 
 
 def keep_padding_zero(value: torch.Tensor, layouts: Sequence[Layout | None], rank: int) -> torch.Tensor:
-    """A padded parameter whose padding gets no gradient, so that no optimizer moves it off zero."""
+    """A padded parameter whose padding gets no gradient, so that no optimizer moves it off zero.
+
+    On ranks without padding it is a node of autograd's too: hooks run in one order on all ranks, and so do their collectives.
+    """
     places = [
         (dim, padding(layout, rank)) for dim, layout in enumerate(layouts) if layout is not None and is_padded(layout)
     ]
-    places = [(dim, where) for dim, where in places if len(where)]
     if not places or not (value.requires_grad and torch.is_grad_enabled()):
         return value
-    return _KeepPaddingZero.apply(value, places)
+    return _KeepPaddingZero.apply(value, [(dim, where) for dim, where in places if len(where)])

@@ -15,9 +15,11 @@ from torch.autograd import graph as autograd_graph
 from torch.utils import _pytree as pytree
 
 from ...errors import UsageError
-from .given import note_given
+from .given import gradients, note_given, note_gradient, settle
+from .kinds import label
 from .operands import held_for
 from .origin import IsCut, parts_only
+from .views import WholeView
 
 T = torch.Tensor
 
@@ -33,9 +35,10 @@ def of_sizes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 
 def of_type(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """A new tensor that has the dtype and the device of a cut one, and nothing else."""
-    args = [value.local() if isinstance(value, IsCut) else value for value in args]
-    return func(*args, **kwargs)
+    """A new tensor that has the dtype and the device of a cut one, and nothing else; of another cut one it is a copy."""
+    subject, *rest = args
+    rest, kwargs = _wholes((rest, dict(kwargs)), label(func))
+    return func(subject.local() if isinstance(subject, IsCut) else subject, *rest, **kwargs)
 
 
 def get_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -46,7 +49,7 @@ def get_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 def set_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     parameter, value = args
     with parts_only():
-        func(parameter, _taken(parameter, value, ".data"))
+        func(parameter, _apart(_taken(parameter, value, ".data"), value))
         if not isinstance(value, IsCut):
             note_given(parameter, parameter.origin.name, value)
     parameter.note_written()
@@ -55,6 +58,8 @@ def set_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
 def get_gradient(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The gradient; that of a cut parameter is cut as it is."""
     parameter = args[0]
+    if gradients:
+        settle(parameter)
     with parts_only():
         gradient = func(*args)
         if gradient is None or isinstance(gradient, IsCut) or not isinstance(parameter, IsCut):
@@ -68,10 +73,28 @@ def set_gradient(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> N
     parameter, value = args
     with parts_only():
         if isinstance(parameter, IsCut):
-            value = None if value is None else parameter.wrap(_taken(parameter, value, ".grad"))
+            value = _own_gradient(parameter, value)
         elif isinstance(value, IsCut):
             value = value.whole(".grad of a whole parameter")
         func(parameter, value)
+
+
+def _apart(part: T, value: T | None) -> T:
+    """This rank's part of a value that is not cut, in memory of its own."""
+    shares = type(part) is T and type(value) is T and part.untyped_storage()._cdata == value.untyped_storage()._cdata
+    return part.clone() if shares else part
+
+
+def _own_gradient(parameter: Any, value: T | None) -> T | None:
+    """A gradient that is set, as a cut one: its memory if it is cut alike, a copy of this rank's part of any other."""
+    part = None if value is None else _taken(parameter, value, ".grad")
+    if part is None or isinstance(part, IsCut):
+        note_gradient(parameter, None, None)
+    else:
+        part = _apart(part, value)
+        is_plain = type(part) is T and not isinstance(value, (IsCut, WholeView))
+        note_gradient(parameter, value if is_plain else None, part)
+    return None if part is None else parameter.wrap(part)
 
 
 def _taken(parameter: Any, value: T, what: str) -> T:
@@ -90,10 +113,15 @@ def autograd_grad(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     kwargs = {name: value for name, value in kwargs.items() if name != "inputs"}
     wanted = [inputs] if isinstance(inputs, T) else list(inputs)
     outputs, rest, kwargs = _wholes((outputs, rest, kwargs), "autograd.grad")
-    with parts_only():
-        found = func(outputs, wanted, *rest, **kwargs)
+    zeros = kwargs.get("materialize_grads", False)
+    unused = {"materialize_grads": False, "allow_unused": True} if zeros else {}
+    found = func(outputs, _edges(wanted), *rest, **{**kwargs, **unused})
     return tuple(
-        of.wrap(gradient) if isinstance(of, IsCut) and gradient is not None else gradient
+        (torch.zeros_like(of) if zeros else None)
+        if gradient is None
+        else of.wrap(gradient)
+        if isinstance(of, IsCut)
+        else gradient
         for of, gradient in zip(wanted, found, strict=True)
     )
 
@@ -103,8 +131,17 @@ def backward(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     inputs = kwargs.get("inputs", args[5] if len(args) > 5 else None)
     kwargs = {name: value for name, value in kwargs.items() if name != "inputs"}
     args, kwargs = _wholes((tuple(args[:5]), kwargs), "backward")
+    func(*args, inputs=None if inputs is None else _edges(inputs), **kwargs)
+
+
+def _edges(inputs: Any) -> list[Any]:
+    """The edges of autograd's graph by which cut tensors get their gradients. Torch is given these in their place: it then runs
+    hooks, and derivatives that somebody wrote, as in any backward."""
     with parts_only():
-        func(*args, inputs=inputs, **kwargs)
+        return [
+            autograd_graph.get_gradient_edge(each) if isinstance(each, T) and isinstance(each, IsCut) else each
+            for each in ([inputs] if isinstance(inputs, T) else inputs)
+        ]
 
 
 def _wholes(given: Any, what: str) -> Any:

@@ -72,17 +72,14 @@ def _leader(leaves: Sequence[Any], written: Sequence[Any]) -> Any:
     leader = next((value for value in (written or leaves) if isinstance(value, IsCut)), None)
     if leader is None or not all(isinstance(value, IsCut) for value in written):
         return None
-    shape = leader.origin.shape
-    for leaf in leaves:
-        if leaf is leader:
-            continue
-        own = leaf.shape
-        alike = len(own) <= len(shape) and all(
-            a in (1, b) for a, b in zip(reversed(own), reversed(shape), strict=False)
-        )
-        if not alike or (not isinstance(leaf, IsCut) and leaf.requires_grad and torch.is_grad_enabled()):
-            return None
-    return leader
+    return leader if all(leaf is leader or _joins(leader, leaf) for leaf in leaves) else None
+
+
+def _joins(leader: Any, value: Any) -> bool:
+    """Returns if a tensor may meet a cut one element by element."""
+    own, shape = value.shape, leader.origin.shape
+    alike = len(own) <= len(shape) and all(a in (1, b) for a, b in zip(reversed(own), reversed(shape), strict=False))
+    return alike and (isinstance(value, IsCut) or not (value.requires_grad and torch.is_grad_enabled()))
 
 
 def _cast(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -106,8 +103,12 @@ def _foreach(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     columns = list(zip(*lists, strict=True))
     leaders = [next((value for value in column if isinstance(value, IsCut)), None) for column in columns]
     for leader, column in zip(leaders, columns, strict=True):
-        if leader is not None and any(id(v) in written and v.dim() and not isinstance(v, IsCut) for v in column):
-            return on_whole(func, args, kwargs)  # what is written to is whole
+        if leader is None:
+            continue
+        if any(id(v) in written and v.dim() and not isinstance(v, IsCut) for v in column):  # what is written to is whole
+            return on_whole(func, args, kwargs)
+        if not all(value is leader or _joins(leader, value) for value in column):
+            return on_whole(func, args, kwargs)
     held = [
         [value if leader is None else held_for(leader, value) for value in column]
         for leader, column in zip(leaders, columns, strict=True)

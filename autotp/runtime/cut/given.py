@@ -1,33 +1,132 @@
-"""Memory that was given as the `.data` of a cut parameter: the parameter has a copy of its part, so a later write there must not
-go unnoticed."""
+"""Memory that was given as the `.data` or the `.grad` of a cut parameter: what the parameter has is a copy of its part, so that
+somebody who goes on with that memory must not go unnoticed."""
 
 from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from ...errors import UsageError
+from .origin import parts_only
 
 MSG_WRITTEN = (
     "the tensor that was given as .data of {name} was written to afterwards; {name} is cut over ranks and has memory of its own:"
     " write to the parameter itself, under torch.no_grad()"
 )
-# By the parameter's identity: its name, a second tensor over the memory, and how often that was written to.
-given: dict[int, tuple[str, torch.Tensor, int]] = {}
+MSG_KEPT = (
+    "the tensor that was given as .grad of {name} is still held by somebody, and backward adds to the gradient; {name} is cut"
+    " over ranks, and its gradient has memory of its own: give a copy, p.grad = g.clone(), and read p.grad"
+)
+MSG_BOTH = (
+    "the tensor that was given as .grad of {name} was written to, and so was the gradient; {name} is cut over ranks, and its"
+    " gradient has memory of its own: write to p.grad alone"
+)
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What was given: a second tensor over the memory, how often that was written to through the one that was given, and, where
+    another tensor has the memory, whose writes may be counted apart, what tells its numbers from others."""
+
+    name: str
+    second: torch.Tensor
+    writes: int
+    numbers: tuple[str, ...]
+
+    @staticmethod
+    def of(name: str, value: torch.Tensor) -> _Given:
+        second = value.detach()
+        return _Given(name, second, second._version, _numbers(second) if _holders(second) > 2 else ())
+
+    def is_held(self) -> bool:
+        """Returns if somebody else has the memory."""
+        return _holders(self.second) > 1
+
+    def is_written(self) -> bool:
+        """Returns if the memory was written to: as torch counts it, or by what its numbers are."""
+        return self.second._version != self.writes or bool(self.numbers and _numbers(self.second) != self.numbers)
+
+
+def _holders(value: torch.Tensor) -> int:
+    """How many tensors have the memory of one, itself included."""
+    return int(torch._C._storage_Use_Count(value.untyped_storage()._cdata)) - 1  # what asks
+
+
+def _numbers(value: torch.Tensor) -> tuple[str, ...]:
+    """Two sums over a tensor, as text, in which no number equals itself too."""
+    dtype = torch.complex128 if value.is_complex() else torch.float64
+    return str(value.sum(dtype=dtype).item()), str(torch.linalg.vector_norm(value.to(dtype), 1).item())
+
+
+@dataclass(frozen=True)
+class _Gradient:
+    """The same of a gradient: whose it is, and the part that the parameter has, with how often that was written to."""
+
+    given: _Given
+    parameter: weakref.ref[Any]
+    part: torch.Tensor
+    writes: int
+
+
+# By the parameter's identity.
+given: dict[int, _Given] = {}
+gradients: dict[int, _Gradient] = {}
 
 
 def note_given(parameter: torch.Tensor, name: str, value: torch.Tensor) -> None:
     """A parameter has a copy of its part of a value from now on."""
     given.pop(id(parameter), None)
     if not value.is_inference():
-        second = value.detach()
-        given[id(parameter)] = name, second, second._version
+        given[id(parameter)] = _Given.of(name, value)
+
+
+def note_gradient(parameter: Any, value: torch.Tensor | None, part: torch.Tensor | None) -> None:
+    """A parameter's gradient is a copy of its part of a value from now on; None where it is none, or nobody else's."""
+    gradients.pop(id(parameter), None)
+    if value is not None and part is not None and not value.is_inference():
+        known = _Given.of(parameter.origin.name, value)
+        gradients[id(parameter)] = _Gradient(known, weakref.ref(parameter), part, part._version)
+
+
+def settle(parameter: Any) -> None:
+    """What was written into the memory of a gradient that was given is written into the gradient, before that is read.
+
+    Raises UsageError if the gradient was written to as well: on the dense model both are one.
+    """
+    known = gradients.get(id(parameter))
+    if known is None or known.parameter() is not parameter or not known.given.is_written():
+        return
+    if known.part._version != known.writes:
+        raise UsageError(MSG_BOTH.format(name=known.given.name))
+    with parts_only(), torch.no_grad():
+        known.part.copy_(parameter.part_of(known.given.second))  # type: ignore[union-attr]
+    again = _Given.of(known.given.name, known.given.second)
+    gradients[id(parameter)] = replace(known, given=again, writes=known.part._version)
 
 
 def check_given() -> None:
-    """Raises UsageError if given memory was written to; what nobody else holds any more is forgotten."""
-    for key, (name, second, writes) in list(given.items()):
-        if second._version != writes:
-            given.clear()
-            raise UsageError(MSG_WRITTEN.format(name=name))
-        if torch._C._storage_Use_Count(second.untyped_storage()._cdata) <= 2:  # the tensor here, and what asks
+    """Raises UsageError if given memory was written to, or is held where a backward would add to it; what nobody else holds any
+    more is forgotten."""
+    for key, each in list(given.items()):
+        if not each.is_held():
             del given[key]
+        elif each.is_written():
+            given.clear()
+            raise UsageError(MSG_WRITTEN.format(name=each.name))
+    for key, gradient in list(gradients.items()):
+        if not _is_its(gradient) or not gradient.given.is_held():
+            del gradients[key]
+        elif torch.is_grad_enabled():
+            gradients.clear()
+            raise UsageError(MSG_KEPT.format(name=gradient.given.name))
+
+
+def _is_its(gradient: _Gradient) -> bool:
+    """Returns if a parameter still has the gradient that it was given."""
+    with parts_only():
+        parameter = gradient.parameter()
+        now = None if parameter is None else parameter.grad
+        return now is not None and now.data_ptr() == gradient.part.data_ptr()

@@ -73,7 +73,8 @@ class Origin:
 
     def fits(self, other: Origin) -> bool:
         """Returns if two tensors are cut alike, so that their parts hold the same elements."""
-        return other is self or (other.ranks is self.ranks and other.layouts == self.layouts)
+        alike = other.ranks is self.ranks or self.ranks.are_those_of(other.ranks)
+        return other is self or (alike and other.layouts == self.layouts)
 
     def take(self, whole: torch.Tensor) -> torch.Tensor:
         """This rank's part of a whole value, or of one that is broadcast over some dims."""

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from torch._dynamo import trace_rules
 from torch._functorch import eager_transforms, vmap
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 from torch.utils import _pytree as pytree
@@ -30,7 +31,8 @@ _TAKERS: tuple[tuple[Any, str, Callable[[], AbstractContextManager[Any]]], ...] 
 
 @functools.cache
 def give_wholes() -> None:
-    """Let these functions be given wholes, from the first cut tensor on."""
+    """Let these functions be given wholes, from the first cut tensor on, and keep dynamo out of what computes with cut ones."""
+    trace_rules.add(__name__.rpartition(".")[0])
     for owner, name, below in _TAKERS:
         held = vars(owner)[name]
         if is_class_method(held):

@@ -58,6 +58,9 @@ class ProcessRanks(Ranks):
             self._alarm.join()
         free_unused()
 
+    def are_those_of(self, other: Ranks) -> bool:
+        return isinstance(other, ProcessRanks) and other.line == self.line
+
     def prepare(self, over: Iterable[Factors], device: torch.device) -> None:
         for factors in over:
             if parts_of(factors) > 1:

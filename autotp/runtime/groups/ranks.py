@@ -37,6 +37,10 @@ class Ranks:
     def __reduce__(self) -> Any:
         raise UsageError(MSG_PICKLED)
 
+    def are_those_of(self, other: Ranks) -> bool:
+        """Returns if another one is this rank among the same ranks."""
+        return False
+
     def coordinate(self, factors: Factors) -> int:
         """This rank's position along some mesh factors."""
         return coordinate(factors, self.rank)
