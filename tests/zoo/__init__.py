@@ -1,5 +1,5 @@
-"""Every family that transformers has, and those of other libraries where they are installed, cut over simulated ranks and compared
-with the dense model: `make zoo`."""
+"""Every family that transformers has, and those of other libraries where they are installed, cut over simulated ranks and
+compared with the dense model: `make zoo`."""
 
 from .libraries.operators import declare_operators
 
