@@ -165,7 +165,7 @@ CASES: dict[str, Callable[[], Made]] = {
         {**FLUX, "pooled_projection_dim": 32},
         lambda numbers: packed(numbers, pooled_projections=numbers(numbers.batch, 32)),
     ),
-    "FluxTransformer2DModel, guided": case(
+    "FluxTransformer2DModel: guided": case(
         "FluxTransformer2DModel",
         {**FLUX, "num_attention_heads": 5, "pooled_projection_dim": 32, "guidance_embeds": True},
         lambda numbers: packed(numbers, pooled_projections=numbers(numbers.batch, 32), guidance=times(numbers)),

@@ -58,7 +58,7 @@ CASES: dict[str, Callable[[], Made]] = {
         },
         _called,
     ),
-    "UNet2DConditionModel, xl": case(
+    "UNet2DConditionModel: xl": case(
         "UNet2DConditionModel",
         {
             **CROSSED,

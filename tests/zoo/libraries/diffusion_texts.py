@@ -248,7 +248,7 @@ CASES: dict[str, Callable[[], Made]] = {
     "SD3Transformer2DModel": case(
         "SD3Transformer2DModel", SD3, lambda numbers: latents(numbers, pooled_projections=numbers(numbers.batch, 32))
     ),
-    "SD3Transformer2DModel, dual": case(
+    "SD3Transformer2DModel: dual": case(
         "SD3Transformer2DModel",
         {**SD3, "dual_attention_layers": (0,), "qk_norm": "rms_norm"},
         lambda numbers: latents(numbers, pooled_projections=numbers(numbers.batch, 32)),

@@ -305,7 +305,7 @@ CASES: dict[str, Callable[[], Made]] = {
     "SanaVideoTransformer3DModel": case("SanaVideoTransformer3DModel", {**SANA, "sample_size": SIDE}, _called),
     "SkyReelsV2Transformer3DModel": case("SkyReelsV2Transformer3DModel", WAN, _called),
     "WanTransformer3DModel": case("WanTransformer3DModel", WAN, _called),
-    "WanTransformer3DModel, image": case(
+    "WanTransformer3DModel: image": case(
         "WanTransformer3DModel",
         {**WAN, "image_dim": 16, "added_kv_proj_dim": 64},
         lambda numbers: _called(numbers, encoder_hidden_states_image=numbers(numbers.batch, 3, 16)),

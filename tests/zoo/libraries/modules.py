@@ -177,47 +177,47 @@ def _grid(dims: int) -> Callable[[Numbers], torch.Tensor]:
 
 CASES: dict[str, Callable[[], Made]] = {
     "TransformerEncoder": made(lambda: _encoder(), _text),
-    "TransformerEncoder, norm first": made(lambda: _encoder(norm_first=True, activation="gelu"), _text),
-    "TransformerEncoder, no bias": made(lambda: _encoder(bias=False), _text),
+    "TransformerEncoder: norm first": made(lambda: _encoder(norm_first=True, activation="gelu"), _text),
+    "TransformerEncoder: no bias": made(lambda: _encoder(bias=False), _text),
     "TransformerDecoder": made(lambda: _decoder(), _texts),
-    "TransformerDecoder, norm first": made(lambda: _decoder(norm_first=True), _texts),
+    "TransformerDecoder: norm first": made(lambda: _decoder(norm_first=True), _texts),
     "Transformer": made(Both, _texts),
     "MultiheadAttention": made(lambda: _attending(), _text),
-    "MultiheadAttention, own widths": made(lambda: _attending(kdim=WIDTH, vdim=WIDTH), _text),
-    "MultiheadAttention, bias_kv": made(lambda: _attending(add_bias_kv=True), _text),
-    "MultiheadAttention, zero": made(lambda: _attending(add_zero_attn=True), _text),
+    "MultiheadAttention: own widths": made(lambda: _attending(kdim=WIDTH, vdim=WIDTH), _text),
+    "MultiheadAttention: bias_kv": made(lambda: _attending(add_bias_kv=True), _text),
+    "MultiheadAttention: zero": made(lambda: _attending(add_zero_attn=True), _text),
     "RNN": made(lambda: _recurrent(nn.RNN), _text),
     "LSTM": made(lambda: _recurrent(nn.LSTM), _text),
-    "LSTM, projection": made(_projected, _text),
+    "LSTM: projection": made(_projected, _text),
     "GRU": made(lambda: _recurrent(nn.GRU), _text),
     "LSTMCell": made(lambda: Unrolled(nn.LSTMCell(WIDTH, WIDTH), two=True), _text),
     "GRUCell": made(lambda: Unrolled(nn.GRUCell(WIDTH, WIDTH)), _text),
     "RNNCell": made(lambda: Unrolled(nn.RNNCell(WIDTH, WIDTH)), _text),
-    "EmbeddingBag, mean": made(lambda: Bags("mean"), _text),
-    "EmbeddingBag, sum": made(lambda: Bags("sum"), _text),
-    "EmbeddingBag, max": made(lambda: Bags("max"), _text),
+    "EmbeddingBag: mean": made(lambda: Bags("mean"), _text),
+    "EmbeddingBag: sum": made(lambda: Bags("sum"), _text),
+    "EmbeddingBag: max": made(lambda: Bags("max"), _text),
     "Bilinear": made(Pairs, lambda numbers: (_text(numbers), _text(numbers))),
-    "Conv1d, BatchNorm1d": made(lambda: _convolutions(1, nn.BatchNorm1d), _grid(1)),
-    "Conv2d, BatchNorm2d": made(lambda: _convolutions(2, nn.BatchNorm2d), _grid(2)),
-    "Conv3d, BatchNorm3d": made(lambda: _convolutions(3, nn.BatchNorm3d), _grid(3)),
-    "Conv2d, GroupNorm": made(lambda: _convolutions(2, lambda width: nn.GroupNorm(8, width)), _grid(2)),
-    "Conv2d, InstanceNorm2d": made(
+    "Conv1d: BatchNorm1d": made(lambda: _convolutions(1, nn.BatchNorm1d), _grid(1)),
+    "Conv2d: BatchNorm2d": made(lambda: _convolutions(2, nn.BatchNorm2d), _grid(2)),
+    "Conv3d: BatchNorm3d": made(lambda: _convolutions(3, nn.BatchNorm3d), _grid(3)),
+    "Conv2d: GroupNorm": made(lambda: _convolutions(2, lambda width: nn.GroupNorm(8, width)), _grid(2)),
+    "Conv2d: InstanceNorm2d": made(
         lambda: _convolutions(2, lambda width: nn.InstanceNorm2d(width, affine=True)), _grid(2)
     ),
-    "Conv2d, LocalResponseNorm": made(lambda: _convolutions(2, lambda width: nn.LocalResponseNorm(3)), _grid(2)),
-    "Conv2d, groups": made(lambda: _convolutions(2, nn.BatchNorm2d, groups=8), _grid(2)),
-    "Conv2d, reflected": made(lambda: _convolutions(2, nn.BatchNorm2d, padding_mode="reflect"), _grid(2)),
+    "Conv2d: LocalResponseNorm": made(lambda: _convolutions(2, lambda width: nn.LocalResponseNorm(3)), _grid(2)),
+    "Conv2d: groups": made(lambda: _convolutions(2, nn.BatchNorm2d, groups=8), _grid(2)),
+    "Conv2d: reflected": made(lambda: _convolutions(2, nn.BatchNorm2d, padding_mode="reflect"), _grid(2)),
     "ConvTranspose2d": made(_mirrored, _grid(2)),
-    "Linear, PReLU": made(lambda: _perceptron(nn.PReLU(2 * WIDTH)), lambda numbers: numbers(numbers.batch, WIDTH)),
-    "Linear, GLU": made(
+    "Linear: PReLU": made(lambda: _perceptron(nn.PReLU(2 * WIDTH)), lambda numbers: numbers(numbers.batch, WIDTH)),
+    "Linear: GLU": made(
         lambda: nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GLU(), nn.Linear(2 * WIDTH, WIDTH)), _values
     ),
-    "Linear, RMSNorm": made(
+    "Linear: RMSNorm": made(
         lambda: nn.Sequential(
             nn.RMSNorm(WIDTH), nn.Linear(WIDTH, 2 * WIDTH), nn.RMSNorm(2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
         ),
         _values,
     ),
-    "Linear, Softmax": made(lambda: _perceptron(nn.Softmax(-1)), _values),
-    "Linear, Mish": made(lambda: _perceptron(nn.Mish()), _values),
+    "Linear: Softmax": made(lambda: _perceptron(nn.Softmax(-1)), _values),
+    "Linear: Mish": made(lambda: _perceptron(nn.Mish()), _values),
 }
