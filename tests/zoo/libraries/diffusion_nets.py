@@ -1,4 +1,4 @@
-"""UNets of diffusers, and transformers that stand between convolutions."""
+"""UNets of diffusers, and transformers that stand between convolutions or before them."""
 
 from __future__ import annotations
 
@@ -23,6 +23,16 @@ def _clips(numbers: Numbers, **more: Any) -> dict[str, Any]:
 
 
 CASES: dict[str, Callable[[], Made]] = {
+    "PriorTransformer": case(
+        "PriorTransformer",
+        {**HEADS, "num_layers": 2, "embedding_dim": 32, "num_embeddings": 7, "additional_embeddings": 4},
+        lambda numbers: {
+            "hidden_states": numbers(numbers.batch, 32),
+            "timestep": times(numbers),
+            "proj_embedding": numbers(numbers.batch, 32),
+            "encoder_hidden_states": numbers(numbers.batch, 7, 32),
+        },
+    ),
     "Transformer2DModel": case(
         "Transformer2DModel",
         {**HEADS, "in_channels": 32, "num_layers": 2, "norm_num_groups": 8, "cross_attention_dim": TEXT},

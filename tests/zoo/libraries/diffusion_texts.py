@@ -1,4 +1,4 @@
-"""Transformers of diffusers that make images, from J on, and one that needs much."""
+"""More transformers of diffusers that make images, from J on, and the largest of B."""
 
 from __future__ import annotations
 
@@ -9,7 +9,23 @@ import torch
 
 from .diffusion_images import DIT, FLUX, latents, packed
 from .made import Made, Numbers
-from .noisy import AXES, CHANNELS, GRID, HEADS, SIDE, TEXT, WORDS, case, image, mask, patches, shares, text, times
+from .noisy import (
+    AXES,
+    CHANNELS,
+    GRID,
+    HEADS,
+    SIDE,
+    TEXT,
+    WORDS,
+    alike,
+    case,
+    image,
+    mask,
+    patches,
+    shares,
+    text,
+    times,
+)
 
 SD3: dict[str, Any] = {
     **DIT,
@@ -105,13 +121,15 @@ CASES: dict[str, Callable[[], Made]] = {
             "num_layers": 2,
             "rope_dim_list": list(AXES),
         },
-        lambda numbers: {
-            "hidden_states": numbers(numbers.batch, GRID * GRID, CHANNELS, 1, 2, 2),
-            "timestep": times(numbers),
-            "encoder_hidden_states": text(numbers),
-            "encoder_hidden_states_mask": mask(numbers),
-            "shape_list": [[(1, GRID, GRID)]] * numbers.batch,
-        },
+        alike(
+            lambda numbers: {
+                "hidden_states": numbers(numbers.batch, GRID * GRID, CHANNELS, 1, 2, 2),
+                "timestep": times(numbers),
+                "encoder_hidden_states": text(numbers),
+                "encoder_hidden_states_mask": mask(numbers),
+                "shape_list": [[(1, GRID, GRID)]] * numbers.batch,
+            }
+        ),
     ),
     "Krea2Transformer2DModel": case(
         "Krea2Transformer2DModel",
@@ -184,7 +202,7 @@ CASES: dict[str, Callable[[], Made]] = {
             "capacity_factors": [4.0] * 4,
             "dense_moe_strategy": "leave_first_three_blocks_dense",
         },
-        _shaped,
+        alike(_shaped),
     ),
     "OmniGenTransformer2DModel": case(
         "OmniGenTransformer2DModel",
@@ -222,17 +240,7 @@ CASES: dict[str, Callable[[], Made]] = {
         {**DIT, "out_channels": 8, "cross_attention_dim": 64, "caption_channels": TEXT},
         lambda numbers: latents(numbers, added_cond_kwargs={"resolution": None, "aspect_ratio": None}),
     ),
-    "PriorTransformer": case(
-        "PriorTransformer",
-        {**HEADS, "num_layers": 2, "embedding_dim": 32, "num_embeddings": 7, "additional_embeddings": 4},
-        lambda numbers: {
-            "hidden_states": numbers(numbers.batch, 32),
-            "timestep": times(numbers),
-            "proj_embedding": numbers(numbers.batch, 32),
-            "encoder_hidden_states": numbers(numbers.batch, 7, 32),
-        },
-    ),
-    "QwenImageTransformer2DModel": case("QwenImageTransformer2DModel", QWEN, _shaped),
+    "QwenImageTransformer2DModel": case("QwenImageTransformer2DModel", QWEN, alike(_shaped)),
     "QwenImage21Transformer2DModel": case(
         "QwenImage21Transformer2DModel",
         {
@@ -243,7 +251,7 @@ CASES: dict[str, Callable[[], Made]] = {
             "context_in_dim": TEXT,
             "axes_dims_rope": AXES,
         },
-        _qwen,
+        alike(_qwen),
     ),
     "SD3Transformer2DModel": case(
         "SD3Transformer2DModel", SD3, lambda numbers: latents(numbers, pooled_projections=numbers(numbers.batch, 32))
@@ -278,10 +286,12 @@ CASES: dict[str, Callable[[], Made]] = {
             "axes_dims": list(AXES),
             "axes_lens": [256, 32, 32],
         },
-        lambda numbers: {
-            "x": list(image(numbers)[:, :, None].unbind()),
-            "t": shares(numbers),
-            "cap_feats": list(text(numbers).unbind()),
-        },
+        alike(
+            lambda numbers: {
+                "x": list(image(numbers)[:, :, None].unbind()),
+                "t": shares(numbers),
+                "cap_feats": list(text(numbers).unbind()),
+            }
+        ),
     ),
 }

@@ -8,7 +8,7 @@ from typing import Any
 import diffusers
 import torch
 
-from .made import Made, Numbers, made
+from .made import BATCHES, Made, Numbers, made
 
 CHANNELS, SIDE, GRID, FRAMES = 4, 8, 4, 2  # of latents; GRID is their side in patches of two
 WORDS, TEXT = 6, 32  # how long a text is and how wide
@@ -20,6 +20,16 @@ AXES = (4, 6, 6)  # of a rotary embedding over time, height and width
 def case(name: str, settings: dict[str, Any], call: Callable[[Numbers], dict[str, Any]]) -> Callable[[], Made]:
     """A class of diffusers with these settings."""
     return made(lambda: getattr(diffusers, name)(**settings), call)
+
+
+def alike(call: Callable[[Numbers], dict[str, Any]]) -> Callable[[Numbers], dict[str, Any]]:
+    """A call with a list that has an entry for each of the batch, which is the same in both calls: their lists must agree."""
+
+    def same(numbers: Numbers) -> dict[str, Any]:
+        numbers.batch = BATCHES[0]
+        return call(numbers)
+
+    return same
 
 
 def image(numbers: Numbers, channels: int = CHANNELS, side: int = SIDE) -> torch.Tensor:
