@@ -100,11 +100,9 @@ SMALL: dict[str, dict[str, Any]] = {
     },
     "hiera_tiny_224": {"img_size": (64, 64), "embed_dim": 16, "stages": (1, 1, 2, 1)},
     "sam2_hiera_tiny": {
-        "window_spec": (8, 4, 4, 4),
-        "global_pos_size": (4, 4),
         "embed_dim": 16,
         "stages": (1, 1, 2, 1),
-        "global_att_blocks": (2,),
+        "global_att_blocks": (3,),
     },
     "davit_tiny": {**FOUR, "embed_dims": (16, 32, 32, 64), "num_heads": (2, 4, 4, 4)},
     "convnext_atto": {**FOUR, "dims": (16, 32, 32, 64)},
