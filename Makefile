@@ -5,6 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 DOCS := .venv/.docs
+ZOO := .zoo/packages
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -38,6 +39,14 @@ $(DOCS): $(INSTALLED)
 
 docs: $(DOCS) ## build this documentation as a site in site/; a warning or a dead link is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# Beside .venv, not in it: a torchvision that does not fit torch's build breaks the import of transformers, and litgpt asks for
+# another huggingface_hub. Without their dependencies, since what they need besides is in .venv or in the list.
+$(ZOO)/.installed: $(INSTALLED)
+	@mkdir -p $(ZOO)
+	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["zoo"], sep="\n")' > .zoo/wanted
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps --target $(ZOO) -r .zoo/wanted
+	@touch $@
 
 sweep: $(INSTALLED) ## what `make test` runs a sample of: more families on real ranks, longer lists of cases, more killed runs
 	$(BIN)/python -m pytest -q -n auto --sweep
@@ -81,8 +90,8 @@ bench-steps: $(INSTALLED) ## 200 AdamW steps of six families in float64 at three
 bench-train: $(INSTALLED) ## time a training step on two ranks, and what a rank holds, beside other ways to cut
 	$(BIN)/python benchmarks/train.py
 
-zoo: $(INSTALLED) ## cut every family of transformers, compare, write docs/COVERAGE.md; some: make zoo ARGS="--only gpt2 --tp 2,3"
-	exec env OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m tests.zoo --coverage docs/COVERAGE.md $(ARGS)
+zoo: $(ZOO)/.installed ## cut every family of transformers and of five more libraries, compare, write docs/COVERAGE.md; some: make zoo ARGS="--only gpt2 --tp 2,3"
+	exec env PYTHONPATH=.:$(ZOO) OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m tests.zoo --coverage docs/COVERAGE.md $(ARGS)
 
 hunt: $(INSTALLED) ## programs made at random, cut, against themselves whole: make hunt ARGS="--minutes 60 --seed 1000"
 	exec env OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m tests.contract.hunt $(ARGS)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from .coverage import write_coverage
 from .kinds import BASE, CAUSAL, kinds
+from .libraries import LIBRARIES, missing
 from .measure import RIGHT, Record
 from .pool import Task, run
 
@@ -17,6 +18,8 @@ ROOT = Path(__file__).parents[2]
 
 def main() -> None:
     options = _options()
+    for library, reason in missing().items():
+        print(f"{library} is left out: {reason}")
     known = _read(options.results)
     tasks = _tasks(options, known if options.resume else {})
     for task in tasks:
@@ -39,7 +42,7 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.zoo", description=__doc__)
     parser.add_argument("--only", type=lambda text: text.split(","), help="families, with commas between")
-    parser.add_argument("--head", choices=(CAUSAL, BASE), help="only families of this kind")
+    parser.add_argument("--head", choices=(CAUSAL, BASE, *LIBRARIES), help="only families of this kind or library")
     parser.add_argument("--tp", type=lambda text: tuple(map(int, text.split(","))), default=(2, 3, 4))
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--limit", type=float, default=120, help="seconds that one family may take at one size")

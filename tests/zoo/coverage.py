@@ -6,17 +6,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .kinds import BASE, CAUSAL
+from .libraries import LIBRARIES
 from .measure import DENSE_FAILS, RIGHT, Record
 
 CUT = 0.75  # of the parameters a rank may hold, embeddings included, for a family to count as cut
-TITLES = {CAUSAL: "Causal language models", BASE: "Base models of encoders, vision, audio and several modalities"}
+TITLES = {
+    CAUSAL: "Causal language models",
+    BASE: "Base models of encoders, vision, audio and several modalities",
+    **{library: f"Models of {library}" for library in LIBRARIES},
+}
 HEAD = """# Coverage
 
 Model types of transformers {version}, tiny and with random weights, cut over simulated ranks in float64 and compared with
 the dense model: outputs, every gradient, greedy tokens. Written by `make zoo`. A family counts as **cut** if a rank holds at
 most three quarters of its parameters, embeddings included, and gathers no weight that is more than a thousandth of them in any
 kind of call: a forward without a cache and with one, a training step, generation. A cell is empty, and a family is absent, where
-nothing was measured.
+nothing was measured. Models of other libraries follow, made small in the same way.
 """
 
 

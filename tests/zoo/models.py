@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from torch import nn
 from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 
@@ -15,6 +16,7 @@ from autotp.huggingface.tiny import tiny_config
 from .kinds import CAUSAL, Kind
 from .settings import AFTER, WHOLE
 
+Model = TypeVar("Model", bound=nn.Module)
 KV_HEADS = 2  # fewer than the ranks of some sizes
 NOISE = 0.1  # added to the initial weights, which are zero, one, or so small that attention is uniform
 
@@ -28,7 +30,11 @@ def model_from(config: PretrainedConfig, kind: Kind, seed: int = 0) -> PreTraine
     """The same of a configuration."""
     torch.manual_seed(seed)
     config.architectures = [_class_of(kind, config).__name__]
-    model = build_model(config, meta=False)
+    return with_noise(build_model(config, meta=False))
+
+
+def with_noise(model: Model) -> Model:
+    """The same model with other weights, none of them zero or one."""
     for parameter in model.parameters():
         if parameter.is_floating_point():
             parameter.data += _noise(parameter) * torch.randn_like(parameter)

@@ -1,4 +1,5 @@
-"""A family's model with two calls that it can run: known for a causal one, found by trying for a base model."""
+"""A family's model with two calls that it can run: known for a causal one and for one of a library, found by trying for a base
+model."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import torch
+from torch import nn
 from torch.utils import _pytree as pytree
 from transformers import PretrainedConfig, PreTrainedModel
 
@@ -17,7 +19,8 @@ from autotp.verify.calls import real_call
 
 from .inputs import calls
 from .kinds import CAUSAL, Kind
-from .models import config_of, model_from, model_of, set_in
+from .libraries import LIBRARIES, cases
+from .models import config_of, model_from, model_of, set_in, with_noise
 from .settings import SMALL_TOWER
 from .sizes import smaller, with_sections
 
@@ -25,8 +28,10 @@ Example: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 TEXT = {"input_ids", "decoder_input_ids", "use_cache"}
 
 
-def prepared(kind: Kind) -> tuple[PreTrainedModel, list[Example]]:
+def prepared(kind: Kind) -> tuple[nn.Module, list[Example]]:
     """The model, and two calls of different sizes. Raises what a model does that cannot be built or run."""
+    if kind.head in LIBRARIES:
+        return _of_library(kind)
     if kind.head == CAUSAL:
         model = model_of(kind)
         examples = examples_for(model, None)
@@ -42,6 +47,15 @@ def prepared(kind: Kind) -> tuple[PreTrainedModel, list[Example]]:
             first = first or error
     assert first is not None
     raise first
+
+
+def _of_library(kind: Kind) -> tuple[nn.Module, list[Example]]:
+    torch.manual_seed(0)
+    given = cases(kind.head)[kind.name]()
+    model = with_noise(given.model.eval())
+    for example in given.calls:
+        _check(model, example)
+    return model, given.calls
 
 
 def _configs(kind: Kind) -> Iterator[PretrainedConfig]:
@@ -95,7 +109,7 @@ def _double(leaf: Any) -> Any:
     return leaf.double() if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf
 
 
-def _check(model: PreTrainedModel, example: Example) -> None:
+def _check(model: nn.Module, example: Example) -> None:
     """Raises whatever the model raises in one forward and backward, and for results that are random or no numbers."""
     double = copy.deepcopy(model).double().requires_grad_()
     args, kwargs = pytree.tree_map(_double, example)
