@@ -6,13 +6,15 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from ..errors import TraceError
+from .instances import is_instance
 
 
 class Containers:
     """The lists and dicts among the arguments of a call, as they are when this is made."""
 
     def __init__(self, tree: Any) -> None:
-        self.given = {id(each): (each, _items(each)) for each in _containers(tree)}
+        found = [each for each in _containers(tree) if isinstance(each, (list, dict))]
+        self.given = {id(each): (each, _items(each)) for each in found}
 
     def check(self, result: Any, kept: Collection[int]) -> None:
         """Raises TraceError if one of them was written since, or if the result has one of them in it, or one of the unit's own,
@@ -29,9 +31,12 @@ class Containers:
 
 
 def _containers(value: Any) -> Iterator[Any]:
-    """The lists and dicts in a tree of lists, dicts and tuples."""
+    """The lists and dicts in a tree of lists, dicts, tuples and instances of dataclasses, and these themselves."""
     if isinstance(value, (list, dict)):
         yield value
+    if is_instance(value):
+        yield value
+        yield from _containers(vars(value))
     if isinstance(value, (list, tuple)):
         for part in value:
             yield from _containers(part)

@@ -24,6 +24,7 @@ from .contract.modes import Modes
 from .contract.observer import Observer
 from .functions import FunctionRules, opaque_functions
 from .grouped import GroupedProducts
+from .instances import opened
 from .opaque import CONSTANTS, copy_opaque, tensors_of
 from .symbols import Symbols
 from .units import Unit
@@ -242,7 +243,7 @@ class _Recorder:
         # Whatever class holds them: the caller reads what a model returns.
         self._note_read(list(tensors_of(self.recording.result)))
         for (shape, _), result in self.results.items():
-            tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+            tensors = [leaf for leaf in pytree.tree_leaves(opened(result)) if isinstance(leaf, torch.Tensor)]
             unread = frozenset(i for i, tensor in enumerate(tensors) if id(tensor) not in self.read)
             self.recording.unread[shape] = self.recording.unread.get(shape, unread) & unread
         return self.recording

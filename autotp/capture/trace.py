@@ -37,6 +37,7 @@ from .handles import (
     handle_number,
     release,
 )
+from .instances import opened
 from .memory import part_from_inputs, read_before_writes
 from .normalise import normalise
 from .opaque import Position, Widths, operator_value
@@ -222,8 +223,8 @@ class _Tracer:
             with observer.watching():
                 observer.begin(self.site.leaves)
                 result = observer.run(self.module.forward, *args, **kwargs)
-        given.check(result, observer.known)
-        leaves, self.out_spec = pytree.tree_flatten(result, is_leaf=lambda leaf: type(leaf) is StandIn)
+        given.check(result, observer.known.keys() | observer.snapshots.taken.keys())
+        leaves, self.out_spec = pytree.tree_flatten(opened(result), is_leaf=lambda leaf: type(leaf) is StandIn)
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         number = iter(range(len(tensors)))
         self.outputs = [self._output(leaf, number) for leaf in leaves]

@@ -10,7 +10,7 @@ import numpy
 import torch
 from torch import nn
 
-from tests.contract.parts import INNER, Mlp, call, case, leaf, twins, values
+from tests.contract.parts import INNER, Mlp, Net, call, case, leaf, twins, values
 
 
 class Holds(Mlp):
@@ -503,3 +503,63 @@ def table_that_makes_its_entries():
         dict.__setitem__(table, "act", nn.Tanh)
 
     yield from holding(Makes(act=nn.ReLU), lambda table: table["act"](torch.ones(1).double()), other)
+
+
+@dataclass
+class Seen:
+    """What a block has seen, for whoever calls it."""
+
+    first: torch.Tensor
+    scale: float = 1.0
+    others: list = field(default_factory=list)
+
+    def total(self):
+        return self.first.square().mean() * self.scale + sum(other.sum() for other in self.others)
+
+
+class Showing(Mlp):
+    def __init__(self, index=0, seen=None):
+        super().__init__(index)
+        self.seen, self.scale = seen, 2.0
+
+    def forward(self, x):
+        y = self.up(self.norm(x)).relu()
+        if self.seen is not None:  # one that it keeps
+            self.seen.first = y[..., :3]
+            return x + self.down(y), self.seen
+        return x + self.down(y), Seen(y, self.scale, [y[0], x.mean()])
+
+
+class Looking(Net):
+    def forward(self, x):
+        totals = []
+        for block in self.blocks:
+            x, seen = block(x)
+            totals.append(seen.total())
+            seen.scale += 1  # of an instance that is nobody else's
+            seen.others.clear()
+        return x * sum(totals)
+
+
+def set_scale(net, scale):
+    for block in net.blocks:
+        block.scale = scale
+
+
+@case()
+def dataclass_that_a_block_gives():
+    net = Looking(Showing(), Showing())
+    yield net
+    yield
+    yield
+    set_scale(net, 3.0)
+    yield
+    yield
+
+
+@case()
+def dataclass_that_a_block_keeps_and_gives():
+    seen = Seen(torch.zeros(1, dtype=torch.float64))
+    yield Looking(Showing(seen=seen), Showing())
+    for _ in range(4):
+        yield
