@@ -167,7 +167,8 @@ class _Surveyor:
             sites = [call_site(module, *r.calls[unit.shape]) for r in recordings if unit.shape in r.calls]
             for site in sites:
                 varying.observe(site)
-            traced = trace(module, unit, sites[0], varying, recordings[0].unread[unit.shape], functions=self.functions)
+            unread = recordings[0].unread.get(unit.shape, frozenset())  # none is known of a call that ended in an error
+            traced = trace(module, unit, sites[0], varying, unread, functions=self.functions)
         with self._timed("inference"):
             problem = self._problem(unit, traced, recordings[0].used_outside)
         self.result.traced[unit.shape] = traced

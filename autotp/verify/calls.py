@@ -73,8 +73,10 @@ def larger_call(model: nn.Module, given: Example, call: Example, larger: Example
         taken = known.detach()[torch.arange(new.shape[0]) % known.shape[0]]
         return taken.requires_grad_(known.requires_grad)
 
-    args, kwargs = pytree.tree_map(rows, given, call, larger)
-    return real_call(model, (tuple(args), kwargs))
+    if pytree.tree_structure(call) == pytree.tree_structure(larger):  # a list may be longer
+        args, kwargs = pytree.tree_map(rows, given, call, larger)
+        larger = tuple(args), kwargs
+    return real_call(model, larger)
 
 
 def _turned(call: Example) -> Example:
