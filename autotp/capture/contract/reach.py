@@ -51,7 +51,7 @@ class Reach(Probed):
         if kind in ("constant", "identity"):
             if isinstance(value, type):
                 self._reach_class(value, source)
-            if isinstance(value, Enum) or type(value).__base__ in PLAIN:
+            if isinstance(value, Enum) or _has_more(value):
                 self._reach_member(value, source)
             if isinstance(value, types.ModuleType):
                 self._watch_module(value, source)
@@ -259,6 +259,11 @@ class Reach(Probed):
         if found and name.startswith("_backward"):
             self.refuse(f"there is a backward hook on {source}")
         self._reach_container(found, hooks)
+
+
+def _has_more(value: Any) -> bool:
+    """Returns if a number or a word is of a class that a model's code made, and so may have attributes."""
+    return isinstance(value, PLAIN) and type(value) not in PLAIN and not is_of_library(type(value))
 
 
 def _is_key(value: Any) -> bool:
