@@ -9,7 +9,7 @@ from autotp.runtime.groups.launch import run_ranks
 from tests.contract.play import assert_as_expected, cases, on_processes, one_in
 
 ALL = sorted(cases())
-SAMPLE = one_in(20, ALL)
+SAMPLE = one_in(40, ALL)
 MORE = [name for name in one_in(10, ALL) if name not in SAMPLE]
 OTHERS = [name for name in ALL if name not in SAMPLE + MORE]
 
