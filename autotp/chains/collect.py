@@ -29,8 +29,9 @@ def mark_collected(graph: torch.fx.Graph, names: Collection[str]) -> None:
                 user.replace_input_with(node, marker)
 
 
-# A product has few rows if the largest result of its unit has this many times as many.
-_FEW = 4
+# A product has few rows if the largest result of its unit has this many times as many: positions, and not a few streams beside
+# each other.
+_FEW = 8
 
 
 def few_rows(graph: torch.fx.Graph, typing: Typing, rules: ChainRules, known: Sequence[Proposal]) -> Iterator[Proposal]:

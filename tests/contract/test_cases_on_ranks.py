@@ -1,4 +1,4 @@
-"""The same cases on real ranks in one process group: one in twenty here, one in ten in the sweep, the others and more ranks in
+"""The same cases on real ranks in one process group: one in forty here, one in ten in the sweep, the others and more ranks in
 `make long`."""
 
 from __future__ import annotations
