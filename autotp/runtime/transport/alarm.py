@@ -230,13 +230,15 @@ class Alarm:
     def _watch(self) -> None:
         """Have a thread look from time to time whether this rank broke off and does nothing about it."""
         if not self._begun[0]:
-            threading.Thread(target=_watch, args=(weakref.ref(self),), name="autotp", daemon=True).start()
+            ending = threading.Event()
+            thread = threading.Thread(target=_watch, args=(weakref.ref(self), ending), name="autotp", daemon=True)
+            thread.start()
+            atexit.register(_end, thread, ending)
             atexit.register(_tell_at_exit, weakref.ref(self))
 
 
-def _watch(alarm: weakref.ref[Alarm]) -> None:
-    while True:
-        time.sleep(_WATCH_S)
+def _watch(alarm: weakref.ref[Alarm], ending: threading.Event) -> None:
+    while not ending.wait(_WATCH_S):
         found = alarm()
         if found is None or not dist.is_initialized():
             return
@@ -246,6 +248,12 @@ def _watch(alarm: weakref.ref[Alarm]) -> None:
         if (calls or found._backwards) and found._is_broken() and (calls, begun) == (found._calls, found._begun):
             handled: Any = sys._current_exceptions().get(found._thread)
             found.tell(handled[1] if isinstance(handled, tuple) else handled)  # a tuple until Python 3.12
+
+
+def _end(thread: threading.Thread, ending: threading.Event) -> None:
+    """Let a thread end before the interpreter does, which aborts the process if it finds one inside of the store's code."""
+    ending.set()
+    thread.join(_WATCH_S)
 
 
 def _tell_at_exit(alarm: weakref.ref[Alarm]) -> None:
