@@ -142,8 +142,21 @@ def given_gradients(net: Words) -> list[torch.Tensor]:
     return losses
 
 
+def twice(net: Words) -> list[torch.Tensor]:
+    """Derivatives of derivatives, of what is computed with parts: by `autograd.grad`, and by a backward that is recorded."""
+    weight = net.head.weight
+    tangent = torch.ones_like(weight)
+    along = torch.autograd.functional.jvp(lambda w: w.square().sum() + w.norm(), weight, tangent)[1]
+    (first,) = torch.autograd.grad((weight**3).sum() + weight.norm(), weight, create_graph=True)
+    (second,) = torch.autograd.grad(first.square().sum(), weight)
+    (net.table.weight.norm() + (weight**3).sum()).backward(create_graph=True)
+    assert net.table.weight.grad is not None
+    (third,) = torch.autograd.grad(net.table.weight.grad.square().sum() + weight.sum(), net.table.weight)
+    return [along, second.sum(0), third.sum(0)]
+
+
 WAYS: dict[str, Steps] = {
-    way.__name__: way for way in (hooked, clipped_in_hooks, derived, merged, compiled, given_gradients)
+    way.__name__: way for way in (twice, hooked, clipped_in_hooks, derived, merged, compiled, given_gradients)
 }
 
 
@@ -155,6 +168,7 @@ def on_rank(name: str) -> list[torch.Tensor]:
     return [each.detach() if type(each) is torch.Tensor else each.whole() for each in found]
 
 
+@pytest.mark.filterwarnings("ignore:Using backward")  # with create_graph, as asked
 @pytest.mark.parametrize(
     ("name", "size"), [*((name, 2) for name in WAYS), pytest.param("hooked", 3), pytest.param("clipped_in_hooks", 3)]
 )

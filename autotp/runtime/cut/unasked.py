@@ -57,8 +57,8 @@ def _with_wholes(function: Callable[..., Any], below: Callable[[], AbstractConte
 
 
 def _is_machinery(first: Any) -> bool:
-    """Returns if torch or we ask: in a backward, or by a derivative that torch hands a cut tensor on with."""
-    return is_in_backward() or (isinstance(first, type) and first.__module__.startswith("torch."))
+    """Returns if torch or we ask: in a backward, or by a derivative of our own or one that torch hands a cut tensor on with."""
+    return is_in_backward() or (isinstance(first, type) and first.__module__.startswith(("torch.", "autotp.")))
 
 
 def _has_cut(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
