@@ -12,7 +12,7 @@ from torch import nn
 from .memo import cache_state, kept
 from .modes import Modes
 from .notes import Notes
-from .probes import getter_state, variable_state
+from .probes import variable_state
 from .source import Source
 from .values import BUFFERS, kind_of
 
@@ -51,7 +51,7 @@ class Probed(Notes):
         self._reach_probed(value, source, variable_state)
 
     def _reach_getter(self, value: Any, source: Source) -> None:
-        self.note(source, "probe", getter_state)
+        self.note(source, "probe", repr)  # with all that it was made with
 
     def _reach_probed(self, value: Any, source: Source, probe: Callable[[Any], Any]) -> None:
         if isinstance(value, (numpy.ndarray, *BUFFERS)):

@@ -17,11 +17,6 @@ def array_state(value: Any) -> Any:
     return value.shape, str(value.dtype), value.flags.writeable, value.tobytes()
 
 
-def getter_state(value: Any) -> Any:
-    """What a getter of the module `operator` was made with."""
-    return value.__reduce__()
-
-
 def variable_state(value: Any) -> Any:
     """What a context variable is set to."""
     return value.get(MISSING)
@@ -64,7 +59,5 @@ def builtin_self(value: Any) -> Any:
 
 PROBES: dict[str, Callable[[Any], Any]] = {
     "array": array_state,
-    "variable": variable_state,
-    "getter": getter_state,
     "bound": builtin_self,
 }
