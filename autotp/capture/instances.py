@@ -41,6 +41,7 @@ def is_instance(value: Any) -> bool:
     kind = type(value)
     return (
         dataclasses.is_dataclass(kind)
+        and kind.__new__ is object.__new__  # a dict, or an error, holds more
         and not isinstance(value, (torch.Tensor, nn.Module))
         and kind not in pytree.SUPPORTED_NODES
         and hasattr(value, "__dict__")

@@ -563,3 +563,58 @@ def dataclass_that_a_block_keeps_and_gives():
     yield Looking(Showing(seen=seen), Showing())
     for _ in range(4):
         yield
+
+
+@dataclass
+class SeenByName(dict):
+    """A dict that has fields, too."""
+
+    first: torch.Tensor
+
+
+@case()
+def dataclass_that_is_a_dict():
+    class Naming(Mlp):
+        def forward(self, x):
+            y = self.up(self.norm(x)).relu()
+            seen = SeenByName(y.mean())
+            seen["more"] = y.square().mean()
+            return x + self.down(y), seen
+
+    class Reading(Net):
+        def forward(self, x):
+            total = 0.0
+            for block in self.blocks:
+                x, seen = block(x)
+                total = total + seen.first + seen["more"]
+            return x * total
+
+    yield Reading(Naming(), Naming())
+    for _ in range(4):
+        yield
+
+
+@dataclass(frozen=True)
+class FrozenSeen:
+    first: torch.Tensor
+    number: int = field(init=False, default=3)
+
+
+@case()
+def frozen_dataclass_that_a_block_gives():
+    class Freezing(Mlp):
+        def forward(self, x):
+            y = self.up(self.norm(x)).relu()
+            return x + self.down(y), [FrozenSeen(y.mean()), {"last": FrozenSeen(y.sum())}]
+
+    class Reading(Net):
+        def forward(self, x):
+            total = 0.0
+            for block in self.blocks:
+                x, (one, others) = block(x)
+                total = total + one.first * one.number + others["last"].first
+            return x * total
+
+    yield Reading(Freezing(), Freezing())
+    for _ in range(4):
+        yield
