@@ -90,6 +90,7 @@ def test_a_killed_rank_is_named_and_nothing_survives(checkpoint: tuple[Path, Lea
         assert errors == "autotp: error: rank 1 was ended by signal 9 (SIGKILL)\n"
 
 
+@pytest.mark.sweep
 def test_ctrl_c_ends_everything_quietly(checkpoint: tuple[Path, Learned]) -> None:
     with writing(checkpoint[0]) as (process, _):
         os.killpg(process.pid, signal.SIGINT)  # what a terminal does

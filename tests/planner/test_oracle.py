@@ -110,7 +110,7 @@ TWO_FACTORS = [
 ]
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("name", "tp", "machine", "tokens"), TWO_FACTORS)
 def test_no_joint_labelling_over_two_factors_is_cheaper(name: str, tp: int, machine: str, tokens: int) -> None:
     """The planner solves one factor after the other; the oracle both at once, with the joint price of joint calls."""
@@ -121,7 +121,7 @@ def test_no_joint_labelling_over_two_factors_is_cheaper(name: str, tp: int, mach
         assert chosen == pytest.approx(least_seconds(placement, block.weigher, bound=chosen), rel=1e-9)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sweep
 @pytest.mark.parametrize(("name", "tp"), [("deepseek_v2", 2), ("phi3", 4)])
 def test_cuts_that_are_not_chosen_are_placed_at_least_cost_too(name: str, tp: int) -> None:
     """An edited plan may ask for any of them: one low-rank projection cut and the other whole, for example."""

@@ -126,7 +126,7 @@ def one_leaves(way: str, name: str) -> tuple[str, float]:
 @pytest.mark.parametrize(
     ("way", "name"),
     [
-        ("shared", "backward"),
+        pytest.param("shared", "backward", marks=pytest.mark.sweep),
         ("gloo", "call"),
         pytest.param("shared", "call", marks=pytest.mark.sweep),
         pytest.param("gloo", "backward", marks=pytest.mark.sweep),

@@ -155,8 +155,17 @@ def twice(net: Words) -> list[torch.Tensor]:
     return [along, second.sum(0), third.sum(0)]
 
 
+def sparse(net: Words) -> list[torch.Tensor]:
+    """A table that is told to give a sparse gradient after it was cut."""
+    net.loss().backward()
+    net.table.sparse = True
+    net.loss().backward()
+    assert net.table.weight.grad is not None
+    return [net.table.weight.grad.to_dense().sum(-1)]
+
+
 WAYS: dict[str, Steps] = {
-    way.__name__: way for way in (twice, hooked, clipped_in_hooks, derived, merged, compiled, given_gradients)
+    way.__name__: way for way in (twice, hooked, clipped_in_hooks, derived, merged, compiled, given_gradients, sparse)
 }
 
 
@@ -181,7 +190,8 @@ def test_it_is_as_on_the_dense_model(name: str, size: int) -> None:
 
 
 def kept() -> list[str]:
-    """What is refused: a buffer for all gradients, memory and gradient both written to, a dense twin that steps."""
+    """What is refused: a buffer for all gradients, memory and gradient both written to, a dense twin that steps, several
+    gradients at a time, a sparse one."""
     told = []
 
     def refused(way: Callable[[Words], None]) -> None:
@@ -214,13 +224,22 @@ def kept() -> list[str]:
         torch.optim.SGD(dense.parameters(), lr=0.5).step()
         net.loss()
 
-    for way in (one_buffer, both, twin):
+    def several(net: Words) -> None:
+        losses = torch.stack([net.loss(), 2 * net.loss()])
+        torch.autograd.grad(losses, net.head.weight, torch.eye(2, dtype=torch.float64), is_grads_batched=True)
+
+    def sparse_rows(net: Words) -> None:
+        net.head.weight.grad = torch.ones(net.head.weight.shape, dtype=torch.float64).to_sparse()
+
+    for way in (one_buffer, both, twin, several, sparse_rows):
         refused(way)
     return told
 
 
 def test_memory_that_somebody_goes_on_with_is_refused() -> None:
-    for buffer, both, twin in run_ranks(kept, 2):
+    for buffer, both, twin, several, sparse_rows in run_ranks(kept, 2):
         assert "is still held by somebody" in buffer
         assert "and so was the gradient" in both
         assert "was written to afterwards" in twin
+        assert "once for each" in several
+        assert "give .to_dense()" in sparse_rows

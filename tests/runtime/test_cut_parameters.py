@@ -244,7 +244,11 @@ def around(p: Any) -> list[Any]:
     p.grad = p.grad / p.grad.norm() if p.dim() > 1 else p.grad.sign()
     torch._foreach_lerp_([whole], [p.grad], 0.5)
     kept = copy.deepcopy(p.data), p.grad.clone()
-    values = [whole, state, other, *kept, state.sqrt().sum(), p.grad.sum(), p.grad.norm(), p.data.sum()]
+    averages = [torch.ones(p.shape) for _ in range(3)]
+    averages[0].data = 0.9 * averages[0].data + 0.1 * p.data
+    averages[1].data = torch.lerp(averages[1], p, 0.1)
+    averages[2].data = torch._foreach_add(averages[2:], [p.data], alpha=0.1)[0]
+    values = [whole, state, other, *kept, *averages, state.sqrt().sum(), p.grad.sum(), p.grad.norm(), p.data.sum()]
     return [value.whole() if isinstance(value, CutTensor) else value for value in values]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import threading
 import types
@@ -22,6 +23,8 @@ from .origin import IsCut, parts_only
 from .views import WholeView
 
 T = torch.Tensor
+MSG_BATCHED = "is_grads_batched asks for several gradients of {name}, a cut parameter; call autograd.grad once for each"
+_OF_GRAD = inspect.signature(torch.autograd.grad)
 
 
 def of_sizes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -104,18 +107,25 @@ def _taken(parameter: Any, value: T, what: str) -> T:
             f"{what} of {parameter.origin.name} was set to a value of shape {tuple(value.shape)}; give the whole one, of"
             f" shape {tuple(parameter.origin.shape)}"
         )
+    if value.layout is not torch.strided:
+        raise UsageError(
+            f"{what} of {parameter.origin.name}, which is cut over ranks, was set to a sparse tensor; give .to_dense()"
+        )
     return held_for(parameter, value)
 
 
 def autograd_grad(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Gradients with respect to cut tensors, cut as they are."""
-    outputs, inputs, *rest = [*args, *([kwargs["inputs"]] if len(args) < 2 else [])]
-    kwargs = {name: value for name, value in kwargs.items() if name != "inputs"}
+    """Gradients with respect to cut tensors, cut as they are. Raises UsageError for several at a time."""
+    given = _OF_GRAD.bind(*args, **kwargs).arguments
+    inputs = given.pop("inputs")
     wanted = [inputs] if isinstance(inputs, T) else list(inputs)
-    outputs, rest, kwargs = _wholes((outputs, rest, kwargs), "autograd.grad")
-    zeros = kwargs.get("materialize_grads", False)
+    cut = [each.origin.name for each in wanted if isinstance(each, IsCut)]
+    if cut and given.get("is_grads_batched"):
+        raise UsageError(MSG_BATCHED.format(name=cut[0]))
+    given = _wholes(given, "autograd.grad")
+    zeros = given.get("materialize_grads", False)
     unused = {"materialize_grads": False, "allow_unused": True} if zeros else {}
-    found = func(outputs, _edges(wanted), *rest, **{**kwargs, **unused})
+    found = func(inputs=_edges(wanted), **{**given, **unused})
     return tuple(
         (torch.zeros_like(of) if zeros else None)
         if gradient is None

@@ -93,7 +93,15 @@ def _leader(leaves: Sequence[Any], written: Sequence[Any]) -> Any:
     leader = next((value for value in (written or leaves) if isinstance(value, IsCut)), None)
     if leader is None or not all(isinstance(value, IsCut) for value in written):
         return None
+    if not written and any(_is_whole_of(leader, leaf) for leaf in leaves):
+        return None
     return leader if all(leaf is leader or _joins(leader, leaf) for leaf in leaves) else None
+
+
+def _is_whole_of(leader: Any, value: Any) -> bool:
+    """Returns if a tensor is a whole one of the sizes of a cut one. A new tensor that is made of both is whole too: it may be
+    given to a whole one as its `.data`, as in an average that is kept so, and torch takes its memory without asking."""
+    return not isinstance(value, IsCut) and value.dim() > 0 and value.shape == leader.origin.shape
 
 
 def _joins(leader: Any, value: Any) -> bool:
@@ -126,11 +134,8 @@ def _foreach(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     for leader, column in zip(leaders, columns, strict=True):
         if leader is None:
             continue
-        if any(
-            id(v) in written and v.dim() and not isinstance(v, IsCut) for v in column
-        ):  # what is written to is whole
-            return on_whole(func, args, kwargs)
-        if not all(value is leader or _joins(leader, value) for value in column):
+        wholes = [v for v in column if (id(v) in written or not written) and _is_whole_of(leader, v)]
+        if wholes or not all(value is leader or _joins(leader, value) for value in column):
             return on_whole(func, args, kwargs)
     held = [
         [value if leader is None else held_for(leader, value) for value in column]

@@ -77,7 +77,8 @@ class Origin:
         return other is self or (alike and other.layouts == self.layouts)
 
     def take(self, whole: torch.Tensor) -> torch.Tensor:
-        """This rank's part of a whole value, or of one that is broadcast over some dims."""
+        """This rank's part of a whole value, or of one that is broadcast over some dims; dense, also of a sparse gradient."""
+        whole = whole.to_dense() if whole.layout is not torch.strided else whole
         own = self.layouts[len(self.layouts) - whole.dim() :]
         along = [layout if size == layout.size else None for layout, size in zip(own, whole.shape, strict=True)]
         return take(whole, along, self.ranks.rank)
