@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from .annotation import annotation
 from .facts import Fact, Pick
 from .routing import chosen_by
 from .sizes import Sizes
@@ -60,7 +61,7 @@ class Call:
     def __init__(self, node: torch.fx.Node, known: dict[torch.fx.Node, Fact], sizes: Sizes) -> None:
         self.node = node
         # A method of an opaque object is known by the method's name.
-        self.name = node.meta.get("opaque") or operator_name(node.target)
+        self.name = annotation(node).opaque or operator_name(node.target)
         self.sizes = sizes
         self.arguments = named_arguments(node)
         self._known = known

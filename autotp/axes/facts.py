@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 import torch
 
+from .annotation import annotation
 from .term import Dims, Term
 
 # What an operator's derivative reads: operands, as linearity says, or its own result; or there is none, and the result
@@ -97,13 +98,13 @@ class Typing:
 
 def parameter_of(facts: Mapping[torch.fx.Node, Fact], node: torch.fx.Node) -> torch.fx.Node | None:
     """The parameter that a value is, or is made of by moving, picking or converting its elements alone."""
-    while node in facts and not node.meta.get("parameter"):
+    while node in facts and not annotation(node).parameter:
         fact = facts[node]
         places = [i for i, operand in enumerate(fact.operands) if _has_gradient(operand.meta["val"])]
         if fact.contracts or len(places) != 1 or not any(places[0] in group for group in fact.linear):
             return None
         node = fact.operands[places[0]]
-    return node if node.meta.get("parameter") else None
+    return node if annotation(node).parameter else None
 
 
 def _has_gradient(value: object) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
+from .annotation import annotation
 from .call import Call
 from .facts import Fact, Typing
 from .record import Operator
@@ -17,7 +18,7 @@ from .term import axis
 def infer(graph: torch.fx.Graph, rules: Mapping[str, Operator]) -> Typing:
     """The terms of every value of a graph whose nodes carry `meta["val"]`.
 
-    A node that writes into shared memory (`meta["writes"]`) keeps all of it whole. Values that are no tensors (sizes,
+    A node that writes into shared memory keeps all of it whole. Values that are no tensors (sizes,
     handles) have no entry. Operators without a rule are listed in `unruled`, with the operator's name by node.
     """
     sizes, facts, missing = Sizes(), dict[torch.fx.Node, Fact](), dict[str, str]()
@@ -29,13 +30,13 @@ def infer(graph: torch.fx.Graph, rules: Mapping[str, Operator]) -> Typing:
                 facts[node] = Fact((tuple(axis(sizes(size)) for size in value.shape),))
         elif node.op == "call_function" and (_has_tensor(value) or _keeps_tensors(node, facts)):
             call = Call(node, facts, sizes)
-            rule = unruled if "writes" in node.meta else rule_for(call, rules)
+            rule = unruled if annotation(node).writes is not None else rule_for(call, rules)
             if rule is unruled:
                 missing[node.name] = call.name
             facts[node] = rule(call)
             writes.append(call)
     for call in writes:
-        for shared in facts.keys() & set(call.node.meta.get("writes", ())):
+        for shared in facts.keys() & set(annotation(call.node).writes or ()):
             for dims in facts[shared].outputs:
                 call.pin(dims, "it writes into memory that other values share")
     return Typing(facts, missing)
@@ -43,7 +44,7 @@ def infer(graph: torch.fx.Graph, rules: Mapping[str, Operator]) -> Typing:
 
 def _keeps_tensors(node: torch.fx.Node, facts: Mapping[torch.fx.Node, Fact]) -> bool:
     """Returns if an opaque object is given tensors here, whatever it gives back."""
-    return "opaque" in node.meta and any(operand in facts for operand in node.all_input_nodes)
+    return annotation(node).opaque is not None and any(operand in facts for operand in node.all_input_nodes)
 
 
 def _has_tensor(value: object) -> bool:

@@ -12,6 +12,7 @@ import torch
 
 from ..errors import RuleError
 from ..outside.rule_files import RULES, read_rules
+from .annotation import annotation
 from .call import Call, is_tensor
 from .facts import Fact, Gradient
 from .function import FunctionRule, parse_function
@@ -134,7 +135,11 @@ def rule_for(call: Call, rules: Mapping[str, Operator]) -> Rule:
     """
     target, known = call.node.target, rules.get(call.name)
     if known is not None:
-        other = "opaque" in call.node.meta and isinstance(known.rule, Signature) and not _is_for(known.rule, call)
+        other = (
+            annotation(call.node).opaque is not None
+            and isinstance(known.rule, Signature)
+            and not _is_for(known.rule, call)
+        )
         by_data = known.local == "count" and isinstance(call.get(known.argument), torch.fx.Node)  # as many as a size is
         return unruled if other or by_data else known
     if isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags:
@@ -144,8 +149,8 @@ def rule_for(call: Call, rules: Mapping[str, Operator]) -> Rule:
 
 def _is_for(rule: Signature, call: Call) -> bool:
     """Returns if a rule is for the method of a Python object: an object of another package in it may do anything."""
-    meta = call.node.meta
-    return rule.fits(call) and rule.owner == meta.get("owner") and meta["holding"] <= {rule.owner, *rule.holding}
+    of = annotation(call.node)
+    return rule.fits(call) and rule.owner == of.owner and of.holding <= {rule.owner, *rule.holding}
 
 
 def _rules(path: Path, tables: Mapping[str, Any]) -> dict[str, Rule]:

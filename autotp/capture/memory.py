@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from ..axes.annotation import annotate, annotation
 from ..axes.operators.collect import collect
 
 
@@ -17,8 +18,7 @@ def read_before_writes(graph: torch.fx.Graph) -> None:
     Legal because the copy has the value that the model's code reads.
     """
     order = {node: i for i, node in enumerate(graph.nodes)}
-    for writer in [node for node in graph.nodes if "writes" in node.meta]:
-        shared = [node for node in writer.meta["writes"] if not node._erased]
+    for writer, shared in _writers(graph):
         for node in shared:
             early = [user for user in node.users if user not in shared and _reads(user) and order[user] < order[writer]]
             for user in early:
@@ -30,15 +30,15 @@ def _copy(graph: torch.fx.Graph, value: torch.fx.Node, user: torch.fx.Node, orde
         return
     with graph.inserting_before(user):
         copied = graph.call_function(torch.ops.aten.clone.default, (value,))
-    copied.meta = {key: held for key, held in value.meta.items() if key in ("val", "module")}
+    copied.meta["val"] = value.meta["val"]
+    annotate(copied, module=annotation(value).module)
     order[copied] = order[user]
     user.replace_input_with(value, copied)
 
 
 def part_from_inputs(graph: torch.fx.Graph) -> None:
     """Put a marker between the memory of inputs that are written and everything else that is read or written."""
-    for writer in [node for node in graph.nodes if "writes" in node.meta]:
-        shared = [node for node in writer.meta["writes"] if not node._erased]
+    for writer, shared in _writers(graph):
         if not any(node.op == "placeholder" for node in shared):
             continue
         for source in [source for source in writer.all_input_nodes if source not in shared]:
@@ -48,8 +48,14 @@ def part_from_inputs(graph: torch.fx.Graph) -> None:
                 _mark(graph, node, user)
 
 
+def _writers(graph: torch.fx.Graph) -> list[tuple[torch.fx.Node, list[torch.fx.Node]]]:
+    """The nodes that write in place, each with the values that share the memory."""
+    found = [(node, annotation(node).writes) for node in graph.nodes]
+    return [(node, [each for each in writes if not each._erased]) for node, writes in found if writes is not None]
+
+
 def _reads(user: torch.fx.Node) -> bool:
-    return user.op == "call_function" and user.target is not collect and "writes" not in user.meta
+    return user.op == "call_function" and user.target is not collect and annotation(user).writes is None
 
 
 def _mark(graph: torch.fx.Graph, value: torch.fx.Node, user: torch.fx.Node) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 
 import torch
 
+from ..axes.annotation import annotate, annotation
+
 _IDENTITIES = frozenset(
     {torch.ops.aten.alias.default, torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default}
 )
@@ -34,7 +36,7 @@ def normalise(graph: torch.fx.Graph, constants: Mapping[str, torch.Tensor]) -> N
         elif node.target is torch.ops.aten.matmul.default:
             _matmul_to_linear(node)
         elif node in unseen:
-            node.meta["writes"] = tuple(_sharing_memory(graph, node.args[0]))
+            annotate(node, writes=tuple(_sharing_memory(graph, node.args[0])))
         elif _writes(node):
             _functionalise(graph, node)
     graph.eliminate_dead_code()
@@ -73,7 +75,7 @@ def _unseen_writes(graph: torch.fx.Graph) -> set[torch.fx.Node]:
     for node in graph.nodes:
         if node.target is torch._C._set_grad_enabled:
             enabled = bool(node.args[0])
-        elif node.meta.get("gradient"):
+        elif annotation(node).gradient:
             wanting.add(node)
         elif _writes(node):
             sharing = _sharing_memory(graph, node.args[0])
@@ -173,7 +175,7 @@ def _functionalise(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     plain = getattr(getattr(torch.ops.aten, name.removesuffix("_"), None), target._overloadname, None)
     owned = all(map(_is_made_here, sharing))
     if later or not owned or plain is None or not name.endswith("_") or plain._schema.is_mutable:
-        node.meta["writes"] = tuple(sharing)
+        annotate(node, writes=tuple(sharing))
         return
     if plain is torch.ops.aten.copy.default:
         _copy_to_clone(graph, node, order)
@@ -229,7 +231,7 @@ def _write_to_scatter(
 
 def _is_made_here(node: torch.fx.Node) -> bool:
     """Returns if a value's memory is the graph's own: not an input's, and not in an opaque object."""
-    return node.op == "call_function" and "opaque" not in node.meta
+    return node.op == "call_function" and annotation(node).opaque is None
 
 
 def _read_later(

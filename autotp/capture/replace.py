@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from ..axes.annotation import annotate, annotation
 from ..errors import TraceError
 from .calls import call_opaque, check_opaque, read_number
 from .functions import OpaqueFunction, argument_names
@@ -43,14 +44,14 @@ class Replacement:
         self.operands, self.sizes = (iter(pytree.tree_leaves(part)) for part in operands or ((), ()))
 
     def replace(self) -> None:
-        call, meta = self.call, dict(self.node.meta)
+        call = self.call
         with self.graph.inserting_before(self.node):
             new = self._function() if call.handle is None else self._method(self.inputs.handles[call.handle])
+        new.meta = dict(self.node.meta)
         if call.target not in (read_number, check_opaque):
-            meta["opaque"] = call.name if call.handle is None else f"opaque.{call.name}"
-            meta["owner"], meta["holding"] = call.owner, call.holding
-        meta["gradient"] = call.gradient
-        new.meta = meta
+            name = call.name if call.handle is None else f"opaque.{call.name}"
+            annotate(new, opaque=name, owner=call.owner, holding=call.holding)
+        annotate(new, gradient=call.gradient)
         self.node.replace_all_uses_with(new)
         self.graph.erase_node(self.node)
 
@@ -130,7 +131,11 @@ def check_later(graph: torch.fx.Graph, symbols: Symbols) -> None:
         value, source = node.meta.get("val"), node.args[0] if node.args else None
         if isinstance(value, torch.SymInt):
             numbers.setdefault(value.node.expr, node)
-        elif isinstance(value, torch.Tensor) and isinstance(source, torch.fx.Node) and "opaque" in source.meta:
+        elif (
+            isinstance(value, torch.Tensor)
+            and isinstance(source, torch.fx.Node)
+            and annotation(source).opaque is not None
+        ):
             sizes: tuple[Any, ...] = tuple(value.shape)
             for dim, size in enumerate(sizes):
                 if isinstance(size, torch.SymInt):

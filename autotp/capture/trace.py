@@ -1,9 +1,8 @@
 """Tracing: one call of one unit as a torch.fx graph with symbolic sizes.
 
 The graph's `get_attr` nodes are the unit's parameters and buffers by path; its placeholders are, in order, the tensors,
-the handles and the positions of the call; every node that holds a tensor carries a fake one in `meta["val"]`. Of
-attributes and placeholders `meta["gradient"]` says whether they may receive one, and `meta["parameter"]` marks parameters;
-of operators `meta["module"]` is the path of the submodule they run in.
+the handles and the positions of the call; every node that holds a tensor carries a fake one in `meta["val"]`.
+What else is known of it is its `annotation`.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 
+from ..axes.annotation import annotate
 from ..errors import TraceError
 from .capturing import capturing
 from .clone import clone
@@ -251,8 +251,7 @@ class _Tracer:
         placeholders = [node for node in placeholders if isinstance(node.meta.get("val"), torch.Tensor)]
         parameters = dict(self.module.named_parameters(remove_duplicate=False))
         for node, name in zip(placeholders[: len(names)], names, strict=True):
-            node.meta["parameter"] = name in parameters
-            node.meta["gradient"] = self.state[name].requires_grad
+            annotate(node, parameter=name in parameters, gradient=self.state[name].requires_grad)
             _become_attribute(graph, node, name)
         for node in [n for n in graph.nodes if n.op == "placeholder" and n not in (*placeholders, *symbolic)]:
             graph.erase_node(node)
@@ -262,7 +261,7 @@ class _Tracer:
                 node.name = node.target = f"number_{i}"
         for i, node in enumerate(placeholders[len(names) :]):
             node.name = node.target = f"tensor_{i}"
-            node.meta["gradient"] = self.inputs[i].requires_grad
+            annotate(node, gradient=self.inputs[i].requires_grad)
         inputs = Inputs(graph, self.numbers, len(self.site.handles), len(self.positions))
         for node in [n for n in graph.nodes if n.target in (OPAQUE, OPAQUE_NUMBER)]:
             Replacement(graph, node, inputs).replace()
@@ -275,7 +274,7 @@ class _Tracer:
         for node in graph.nodes:
             if node.op == "get_attr" and node.target in constants:
                 node.meta["val"] = constants[str(node.target)]
-                node.meta["gradient"] = constants[str(node.target)].requires_grad
+                annotate(node, gradient=constants[str(node.target)].requires_grad)
         return graph, constants
 
 

@@ -1,4 +1,4 @@
-"""Which module each traced node was made in: written to `meta["module"]`, the innermost one's path."""
+"""Which module each traced node was made in: its annotation says the innermost one's path."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 from torch.fx import traceback
+
+from ..axes.annotation import annotate
 
 _KEY = "module"
 _TRACING = threading.RLock()  # torch keeps what nodes are marked with in one place for all threads
@@ -49,10 +51,10 @@ def _hooks(module: nn.Module, path: str, running: list[str], mark: Callable[[], 
 
 
 def keep_modules(graph: torch.fx.Graph) -> None:
-    """Move the marks to `meta["module"]`, and drop what else tracing with them leaves on a node."""
+    """Move the marks to the annotations, and drop what else tracing with them leaves on a node."""
     for node in graph.nodes:
         path = node.meta.pop("custom", {}).get(_KEY)
         for other in ("original_aten", "seq_nr"):
             node.meta.pop(other, None)
         if path and node.op == "call_function":
-            node.meta["module"] = path
+            annotate(node, module=path)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import torch
 
+from ..axes.annotation import annotation
 from ..axes.call import is_tensor, operator_name
 from ..axes.facts import Fact, Typing
 from ..axes.operators.collect import collect
@@ -73,7 +74,7 @@ def marked_proposals(graph: torch.fx.Graph, typing: Typing, rules: Mapping[str, 
         term = resolve(typing.dims(source)[-1])
         axes = tuple(axes_of(term))
         parameters = tuple(
-            str(operand.target) for operand in typing.facts[source].operands if operand.meta.get("parameter")
+            str(operand.target) for operand in typing.facts[source].operands if annotation(operand).parameter
         )
         if parameters and len(axes) == 1 and not axes[0].pins:
             rule = next(rules[name] for name in parameters if name in rules)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from ..axes.annotation import annotation
 from ..axes.call import operator_name
 from ..axes.facts import Fact, Typing, parameter_of
 from ..axes.term import Axis, Pin, Sum, Term, axes_of, axes_of_dims, resolve
@@ -157,7 +158,7 @@ def _segments(term: Term) -> list[Term]:
 
 
 def _is_weight(node: torch.fx.Node | None) -> bool:
-    return node is not None and bool(node.meta.get("parameter")) and node.meta["val"].dim() >= 2
+    return node is not None and annotation(node).parameter and node.meta["val"].dim() >= 2
 
 
 def weights_of(node: torch.fx.Node, typing: Typing) -> list[torch.fx.Node]:

@@ -11,9 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..axes.annotation import annotation
 from ..axes.layout import Layout
 from ..capture.opaque import Widths
 from ..capture.signature import VaryingDims
+from ..capture.traced import Traced
 from ..capture.units import Unit, find_units
 from ..errors import PlanError
 from ..placement.backward import Values
@@ -70,12 +72,17 @@ def make_compilers(plan: Plan, found: Survey | None, rules: tuple[Path, ...] = (
             rules,
             traced,
             frozenset(parameter.name for parameter in unit.parameters),
-            frozenset(own for node, own in tensors_in(traced) if node.meta["gradient"]) if traced else frozenset(),
+            frozenset() if traced is None else _wanting(traced),
             Widths(widths),
             unit.keep,
             plan.tp if unit.sequence else 0,
         )
     return compilers
+
+
+def _wanting(traced: Traced) -> frozenset[str]:
+    """The places in the call of the tensors that wanted a gradient."""
+    return frozenset(own for node, own in tensors_in(traced.graph, traced.site) if annotation(node).gradient)
 
 
 class _Prices:

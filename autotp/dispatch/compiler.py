@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
+from ..axes.annotation import annotate, annotation, copied
 from ..axes.infer import infer
 from ..axes.layout import Layout
 from ..axes.rules import function_rules, operator_rules
@@ -39,10 +40,10 @@ from .structure import Signature
 MOST_STATES = 8
 
 
-def tensors_in(traced: Traced) -> Iterator[tuple[torch.fx.Node, str]]:
+def tensors_in(graph: torch.fx.Graph, site: CallSite) -> Iterator[tuple[torch.fx.Node, str]]:
     """The tensors that a traced unit is called with, and the places of these in the call."""
-    places = traced.site.paths("tensor")
-    for node in traced.graph.find_nodes(op="placeholder"):
+    places = site.paths("tensor")
+    for node in graph.find_nodes(op="placeholder"):
         kind, _, number = str(node.target).partition("_")
         if kind == "tensor":
             yield node, places[int(number)]
@@ -188,18 +189,19 @@ class Compiler:
             raise TraceError("what its Python reads is otherwise at almost every call")
 
     def _placed(self, traced: Traced, cut: bool = False) -> Placement:
-        mark_collected(traced.graph, self.collected)
-        for node in traced.graph.nodes:
+        graph, _ = copied(traced.graph)
+        mark_collected(graph, self.collected)
+        for node in graph.nodes:
             if node.op == "get_attr" and self.planned is not None and node.target not in self.planned:
-                node.meta["parameter"] = False
+                annotate(node, parameter=False)
         backward = torch.is_grad_enabled()
         if backward:
-            for node, place_in_call in tensors_in(traced):
-                node.meta["gradient"] |= place_in_call in self.wanting
-        typing = infer(traced.graph, operator_rules(self.rules))
-        cuts = impose(traced.graph, typing, self.layouts)
+            for node, place_in_call in tensors_in(graph, traced.site):
+                annotate(node, gradient=annotation(node).gradient or place_in_call in self.wanting)
+        typing = infer(graph, operator_rules(self.rules))
+        cuts = impose(graph, typing, self.layouts)
         return place(
-            traced.graph,
+            graph,
             typing,
             cuts,
             self.price,

@@ -15,8 +15,10 @@ from typing import Any, TypeAlias
 
 import torch
 
+from ..axes.annotation import annotation
 from ..axes.layout import parts_of
 from .backward import Price
+from .placed import placed_as
 from .sizes import step_share
 from .state import Flow
 from .steps import Step, Steps
@@ -165,14 +167,16 @@ def keeps_order(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:
     numbers, or all that were traced, where memory is written or gradients are turned off and on. What was inserted goes
     where its values are; a view of what is written keeps its place too."""
     called = [node for node in graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
-    if any("writes" in node.meta or node.target is torch._C._set_grad_enabled for node in called):
-        written = {shared for node in called for shared in node.meta.get("writes", ())}
-        return frozenset(n for n in called if "collective" not in n.meta or not written.isdisjoint(n.all_input_nodes))
+    if any(annotation(node).writes is not None or node.target is torch._C._set_grad_enabled for node in called):
+        written = {shared for node in called for shared in (annotation(node).writes or ())}
+        return frozenset(
+            n for n in called if placed_as(n).collective is None or not written.isdisjoint(n.all_input_nodes)
+        )
     return frozenset(node for node in called if not _is_function(node))
 
 
 def _is_function(node: torch.fx.Node) -> bool:
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
-        return "collective" in node.meta or getattr(target, "__module__", "") in ("_operator", "math")
+        return placed_as(node).collective is not None or getattr(target, "__module__", "") in ("_operator", "math")
     return not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags

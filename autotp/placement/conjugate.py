@@ -29,6 +29,7 @@ import networkx as nx
 import torch
 from networkx.algorithms.flow import edmonds_karp
 
+from ..axes.annotation import annotation
 from ..axes.layout import Cuts, Factor, factors_of, is_whole, layout_of, leaves, local_factors
 from .backward import Backward, Enter, Leave, PartSum, Price, Scatter, Values, Version
 from .between import steps_between
@@ -173,7 +174,7 @@ class _Problem:
         node, reduced = version
         if reduced:
             return self.factor in self.flow.reduces()[node]
-        given = node.op in ("placeholder", "get_attr") or bool(node.meta.get("gradient"))
+        given = node.op in ("placeholder", "get_attr") or annotation(node).gradient
         return given and not self.must_vary(version)
 
     def is_collective(self, source: Version, target: Version) -> bool:

@@ -12,6 +12,7 @@ from ..axes.facts import Fact
 from ..axes.layout import Cuts
 from ..axes.rules import operator_rules, rule_for
 from ..axes.sizes import Sizes
+from .placed import say
 from .typed import TypedGraph, cut_in
 
 aten = torch.ops.aten
@@ -46,7 +47,8 @@ class _Writer:
     def _put(self, target: Any, args: tuple[Any, ...], fact: Fact | None = None) -> Node:
         node = self.typed.graph.call_function(target, args)
         values = [arg.meta["val"] if isinstance(arg, Node) else arg for arg in args]
-        node.meta = {"val": target(*values), "made": _WHY}
+        node.meta["val"] = target(*values)
+        say(node, made=_WHY)
         call = Call(node, self.typed.facts, Sizes())
         self.typed.facts[node] = rule_for(call, operator_rules())(call) if fact is None else fact
         return node

@@ -11,6 +11,7 @@ from ..axes.call import is_tensor, named_arguments
 from ..axes.facts import Fact
 from ..axes.layout import Cuts
 from ..axes.term import ONE, Dims, axes_of
+from .placed import say
 from .sizes import size_of
 from .state import Flow
 from .typed import TypedGraph, cut_in
@@ -48,7 +49,8 @@ def _split(
     fact = typed.facts[node]
     with typed.graph.inserting_after(node):
         total = typed.graph.call_function(aten.add.Tensor, (node, bias))
-    total.meta = {**node.meta, "made": "the bias is added once, behind the sum, and not once on every rank"}
+    total.meta = dict(node.meta)
+    say(total, made="the bias is added once, behind the sum, and not once on every rank")
     typed.replace_uses(node, total)
     node.target, node.args, node.kwargs = target, arguments, {}  # type: ignore[assignment]
     product = tuple(operand for operand in fact.operands if operand is not bias)
@@ -66,7 +68,8 @@ def _aligned(typed: TypedGraph, bias: torch.fx.Node, dims: Dims, total: torch.fx
     for _ in range(next(iter(places), 0)):
         with typed.graph.inserting_before(total):
             wider = typed.graph.call_function(aten.unsqueeze.default, (bias, -1))
-        wider.meta = {"val": bias.meta["val"].unsqueeze(-1), "made": "the bias is added behind the sum"}
+        wider.meta["val"] = bias.meta["val"].unsqueeze(-1)
+        say(wider, made="the bias is added behind the sum")
         typed.facts[wider] = Fact(
             ((*typed.facts[bias].dims, ONE),), (bias,), linear=(frozenset([0]),), zeros=(frozenset([0]),), view=True
         )
@@ -150,17 +153,16 @@ def _rebuild(typed: TypedGraph, root: torch.fx.Node, sums: list[torch.fx.Node], 
             with typed.graph.inserting_before(root):
                 total, operands = typed.graph.call_function(aten.add.Tensor, (total, node)), (total, node)
             wide = max((n for n in operands), key=lambda n: n.meta["val"].dim())
-            total.meta = {
-                "val": root.meta["val"] if wide.meta["val"].dim() == root.meta["val"].dim() else wide.meta["val"],
-                "made": "partial sums are added first, so that one collective serves them all",
-            }
+            is_widest = wide.meta["val"].dim() == root.meta["val"].dim()
+            total.meta["val"] = (root if is_widest else wide).meta["val"]
+            say(total, made="partial sums are added first, so that one collective serves them all")
             typed.facts[total] = _addition(
                 typed.facts[root] if total.meta["val"] is root.meta["val"] else typed.facts[wide], operands
             )
         return total
 
     final = chain([chain(sums), *rest])
-    final.meta["stands_for"] = root.name
+    say(final, stands_for=root.name)
     typed.replace_uses(root, final)
     typed.graph.eliminate_dead_code()
     typed.facts = {node: fact for node, fact in typed.facts.items() if not node._erased}

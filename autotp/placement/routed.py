@@ -10,9 +10,11 @@ from dataclasses import dataclass
 
 import torch
 
+from ..axes.annotation import annotation
 from ..axes.facts import Fact, Pick
 from ..axes.term import Axis, Dims, Sum, Term, axes_of, axes_of_dims, resolve
 from ..errors import UnsoundPlanError
+from .placed import placed_as
 
 
 @dataclass(frozen=True)
@@ -59,9 +61,9 @@ def row_by_row(node: torch.fx.Node, fact: Fact, routing: Routing) -> int | None:
     """The dim of a node's result that has the rows, if the node computes each of them by itself, from the same row of its
     operands."""
     rows = set(routing.rows)
-    name = node.meta.get("origin", node.name)
+    name = placed_as(node).origin or node.name
     pinned = any(pin.node == name for axis in rows for pin in axis.pins)
-    if not rows or pinned or "opaque" in node.meta or rows & axes_of_dims(fact.contracts):
+    if not rows or pinned or annotation(node).opaque is not None or rows & axes_of_dims(fact.contracts):
         return None
     value = node.meta["val"]
     values = value if isinstance(value, (list, tuple)) else [value]

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from ..axes.annotation import annotation
 from ..axes.call import may_be_view
 from ..axes.facts import Fact
 from ..axes.layout import Factor, Factors
@@ -235,7 +236,12 @@ class _Placer:
 def _is_local(node: torch.fx.Node, fact: Fact, axis: Axis) -> bool:
     """Returns if an operator gives, on some positions, just what it gives there on all of them."""
     schema = getattr(node.target, "_schema", None)
-    if schema is None or schema.is_mutable or "writes" in node.meta or "opaque" in node.meta:
+    if (
+        schema is None
+        or schema.is_mutable
+        or annotation(node).writes is not None
+        or annotation(node).opaque is not None
+    ):
         return False
     if axis in axes_of_dims(fact.contracts) or axis in axes_of_dims(fact.creates):
         return False

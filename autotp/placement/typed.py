@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from ..axes.annotation import annotate, annotation, copied
 from ..axes.facts import Fact, Typing
 from ..axes.layout import Cuts, Factor
 from ..axes.term import Axis, axes_of, axes_of_dims
@@ -22,8 +23,7 @@ class TypedGraph:
     @classmethod
     def copy_of(cls, graph: torch.fx.Graph, typing: Typing) -> TypedGraph:
         """A copy that can be changed without touching the traced graph."""
-        copied, nodes = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
-        copied.output(copied.graph_copy(graph, nodes))
+        own, nodes = copied(graph)
         facts = {
             nodes[node]: replace(
                 fact,
@@ -32,13 +32,11 @@ class TypedGraph:
             )
             for node, fact in typing.facts.items()
         }
-        for node in [node for node in graph.nodes if "writes" in node.meta and node in nodes]:
-            nodes[node].meta["writes"] = tuple(nodes[shared] for shared in node.meta["writes"] if shared in nodes)
-        return cls(copied, facts)
+        return cls(own, facts)
 
     def written(self) -> frozenset[torch.fx.Node]:
         """Values in memory that some node writes into: whoever reads one must read that memory, and no sum of it."""
-        return frozenset(shared for node in self.graph.nodes for shared in node.meta.get("writes", ()))
+        return frozenset(shared for node in self.graph.nodes for shared in (annotation(node).writes or ()))
 
     def ends(self) -> list[torch.fx.Node]:
         """Nodes by which values leave the unit: calls that only store them in objects, and the output."""
@@ -46,8 +44,9 @@ class TypedGraph:
 
     def replace_uses(self, node: torch.fx.Node, value: torch.fx.Node) -> None:
         """Let everything that reads a node read another value instead, that value itself excepted."""
-        for writer in [writer for writer in self.graph.nodes if node in writer.meta.get("writes", ())]:
-            writer.meta["writes"] = (*writer.meta["writes"], value)
+        for writer in self.graph.nodes:
+            if node in (writes := annotation(writer).writes or ()):
+                annotate(writer, writes=(*writes, value))
         users = [user for user in node.users if user is not value]
         for user in users:
             user.replace_input_with(node, value)
@@ -77,7 +76,7 @@ def factors_in(axes: Mapping[Axis, object] | frozenset[Axis] | set[Axis], cuts: 
 
 def is_parameter(node: torch.fx.Node) -> bool:
     """Returns if a node reads a parameter (and not a buffer or constant)."""
-    return bool(node.meta.get("parameter"))
+    return annotation(node).parameter
 
 
 def is_of_parameters(typed: TypedGraph, node: torch.fx.Node) -> bool:
@@ -105,12 +104,15 @@ def needs_gradient(typed: TypedGraph) -> frozenset[torch.fx.Node]:
         if node not in typed.facts:
             continue
         fact = typed.facts[node]
-        if not enabled and "writes" in node.meta and node.args[0] in reached:  # what it writes into keeps its gradient
+        note = annotation(node)
+        if (
+            not enabled and note.writes is not None and node.args[0] in reached
+        ):  # what it writes into keeps its gradient
             reached.add(node)
-        if node.meta.get("gradient") or (
+        if note.gradient or (
             enabled and gives_gradient(node, fact) and any(operand in reached for operand in fact.operands)
         ):  # an input, a parameter, or a value read from an object
-            reached.update((node, *(shared for shared in node.meta.get("writes", ()) if shared in typed.facts)))
+            reached.update((node, *(shared for shared in (note.writes or ()) if shared in typed.facts)))
     return frozenset(reached)
 
 

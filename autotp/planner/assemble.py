@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ..axes.annotation import annotation
 from ..axes.layout import Cuts, Layout, factors_of, is_padded, is_whole, layout_of, ordered, parts_of
 from ..axes.term import axes_of, axes_of_dims
 from ..chains.match import Proposal, readers
@@ -15,7 +16,7 @@ from .weigh import Collective, Weigher
 def unit_plan(instances: tuple[str, ...], problem: UnitProblem, choice: Choice, weigher: Weigher) -> UnitPlan:
     """The plan of all units of one structure."""
     nodes = {
-        str(node.target): node for node in problem.graph.nodes if node.op == "get_attr" and node.meta.get("parameter")
+        str(node.target): node for node in problem.graph.nodes if node.op == "get_attr" and annotation(node).parameter
     }
     collectives = tuple(map(collective_plan, weigher.collectives(choice.placement)))
     parameters = tuple(_parameter(name, node, problem, choice.cuts) for name, node in nodes.items())

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from ..axes.annotation import annotation
 from ..axes.facts import Typing
 from ..axes.layout import Cut, Cuts
 from ..axes.term import Axis, Term
@@ -49,7 +50,7 @@ class UnitProblem:
         return {
             str(node.target): self.typing.dims(node)
             for node in self.graph.nodes
-            if node.op == "get_attr" and node.meta.get("parameter")
+            if node.op == "get_attr" and annotation(node).parameter
         }
 
     def combinations(self, ranks: int) -> Iterator[tuple[int, dict[Axis, Cut]]]:

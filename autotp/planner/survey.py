@@ -10,8 +10,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import torch
 from torch import nn
 
+from ..axes.annotation import copied
 from ..axes.facts import Typing
 from ..axes.infer import infer
 from ..axes.rules import function_rules, operator_rules
@@ -176,26 +178,28 @@ class _Surveyor:
         self.result.varying[unit.shape] = varying
 
     def _problem(self, unit: Unit, traced: Traced, used_outside: Mapping[str, str]) -> UnitProblem:
-        typing, proposals, misses = self._match(unit, traced, used_outside)
-        proposals += few_rows(traced.graph, typing, self.chain_rules, proposals)
+        graph = traced.graph
+        typing, proposals, misses = self._match(unit, graph, used_outside)
+        proposals += few_rows(graph, typing, self.chain_rules, proposals)
         collected = {name: p.rule for p in proposals if p.rule.collect for name in p.parameters}
         if collected:
-            mark_collected(traced.graph, collected)
-            typing, proposals, misses = self._match(unit, traced, used_outside)
-            proposals = [p for p in proposals if not p.rule.collect] + marked_proposals(traced.graph, typing, collected)
+            graph, _ = copied(graph)
+            mark_collected(graph, collected)
+            typing, proposals, misses = self._match(unit, graph, used_outside)
+            proposals = [p for p in proposals if not p.rule.collect] + marked_proposals(graph, typing, collected)
             misses = open_misses(proposals, misses)
-        return UnitProblem(traced.graph, typing, tuple(proposals), tuple(misses), traced.unread)
+        return UnitProblem(graph, typing, tuple(proposals), tuple(misses), traced.unread)
 
     def _match(
-        self, unit: Unit, traced: Traced, used_outside: Mapping[str, str]
+        self, unit: Unit, graph: torch.fx.Graph, used_outside: Mapping[str, str]
     ) -> tuple[Typing, list[Proposal], list[NearMiss]]:
-        typing = infer(traced.graph, self.operator_rules)
-        for node in traced.graph.nodes:
+        typing = infer(graph, self.operator_rules)
+        for node in graph.nodes:
             operator = used_outside.get(f"{unit.path}.{node.target}" if unit.path else str(node.target))
             if node.op == "get_attr" and operator is not None:
                 for term in typing.dims(node):
                     pin(term, Pin(node.name, operator, "the model uses this parameter outside of its module"))
-        return typing, *match_chains(traced.graph, typing, self.chain_rules)
+        return typing, *match_chains(graph, typing, self.chain_rules)
 
 
 def parameter_owners(model: nn.Module) -> dict[int, list[str]]:

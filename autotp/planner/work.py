@@ -16,6 +16,7 @@ from pathlib import Path
 import sympy
 import torch
 
+from ..axes.annotation import annotation, copied
 from ..axes.call import may_be_view
 from ..axes.facts import Fact
 from ..axes.infer import infer
@@ -60,9 +61,8 @@ def placed_as_planned(
     plan: UnitPlan, traced: Traced, machine: Hardware, workload: Workload, rules: tuple[Path, ...], ranks: int
 ) -> tuple[Placement, Weigher]:
     """The placement of a traced unit under its plan, and what prices it. Raises UnsoundPlanError for layouts that cannot be."""
-    graph = traced.graph
-    if plan.collected:
-        mark_collected(graph, plan.collected)
+    graph, _ = copied(traced.graph)
+    mark_collected(graph, plan.collected)
     typing = infer(graph, operator_rules(rules))
     cuts = impose(graph, typing, plan.layouts())
     weigher = Weigher(graph, machine, workload)
@@ -131,7 +131,7 @@ class Counter:
             query, key = fact.operands[:2]
             keys = self._size(key.meta["val"].shape[-2])
             return 2 * keys * (self._local(query) + self._local(node))
-        if len(fact.operands) < 2 or fact.looks_up or fact.collects or "opaque" in node.meta:
+        if len(fact.operands) < 2 or fact.looks_up or fact.collects or annotation(node).opaque is not None:
             return sympy.Integer(0)
         summed = axes_of_dims(fact.contracts).difference(*map(axes_of_dims, fact.outputs))  # not what it norms
         return 2 * self._local(node) * self._products(fact, summed) * self._rows(node) if summed else sympy.Integer(0)
@@ -176,7 +176,9 @@ class Counter:
     def _saved(self, node: torch.fx.Node) -> Iterator[torch.fx.Node]:
         """The values that the derivative of one operator reads."""
         fact = self.facts[node]
-        if node.op != "call_function" or node not in self.flow.gradient or may_be_view(node) or "opaque" in node.meta:
+        if node.op != "call_function" or node not in self.flow.gradient:
+            return
+        if may_be_view(node) or annotation(node).opaque is not None:
             return
         if fact.attends:
             yield from (*fact.operands, node)

@@ -15,6 +15,8 @@ from ..axes.layout import Factors, Layout
 from ..errors import TraceError
 from ..placement.certificate.check import certify
 from ..placement.place import Placement
+from ..placement.placed import placed_as, say
+from ..placement.transition import Joined, Transition
 from .direct import Own, directly
 from .draws import draw_apart
 from .insert import insert_steps
@@ -43,14 +45,16 @@ class Program:
 
     def describe(self) -> str:
         """The code, but for the numbers of devices, and what each inserted collective does: equal texts, equal programs."""
-        inserted = [str(node.meta["collective"]) for node in self.graph.nodes if "collective" in node.meta]
+        inserted = map(str, self._collectives())
         code = _NUMBER_OF_DEVICE.sub(r"\1)", self.code)
         return "\n".join([code, *inserted, *(f"{name}: {list(map(str, own))}" for name, own in self.layouts.items())])
 
     def groups(self) -> list[Factors]:
         """The mesh factors that collectives of this program run over, in the order of the program."""
-        inserted = [node.meta["collective"] for node in self.graph.nodes if "collective" in node.meta]
-        return [each.over for each in inserted if each.kind in _SENDING]
+        return [each.over for each in self._collectives() if each.kind in _SENDING]
+
+    def _collectives(self) -> list[Transition | Joined]:
+        return [record for node in self.graph.nodes if (record := placed_as(node).collective) is not None]
 
 
 def build(
@@ -58,14 +62,13 @@ def build(
 ) -> Program:
     """Run all passes on a placement's graph (which changes) and compile it; `layers` are those of the unit's module.
 
-    In the result `meta["origin"]` names the placed node that an operator was made from. `meta["made"]` says why there is
-    an operator that the model does not have; where one takes the place of another, `meta["stands_for"]` names that.
+    What each node of the result is, `placed_as` says.
     """
     graph = placement.typed.graph
     for node in graph.nodes:
-        node.meta.setdefault("origin", node.name)
+        say(node, origin=placed_as(node).origin or node.name)
     for node, fact in placement.typed.facts.items():
-        node.meta["fact"] = fact
+        say(node, fact=fact)
     layouts = parameter_layouts(placement)
     first = next(iter(graph.nodes))
     with graph.inserting_before(first):

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ..axes.annotation import annotation
 from ..outside.own import FUNCTIONS, NETWORKS
 from ..runtime.layers.parallel import LAYER
 
@@ -66,7 +67,7 @@ def directly(graph: torch.fx.Graph) -> torch.fx.Graph:
     """A copy of a graph for the code: the same operators, called the cheapest way."""
     made, copies = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
     made.output(made.graph_copy(graph, copies))
-    written = {copies[shared] for node in graph.nodes for shared in node.meta.get("writes", ()) if shared in copies}
+    written = {copies[shared] for node in graph.nodes for shared in (annotation(node).writes or ()) if shared in copies}
     for node in made.nodes:
         if node.target is aten.view.default and node not in written:
             node.target = OWN[aten.reshape.default]

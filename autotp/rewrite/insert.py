@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 
 from ..placement.place import Placement
+from ..placement.placed import placed_as, say
 from ..placement.steps import Step, Value
 from .functions import function_of
 from .join import join_calls
@@ -33,7 +34,7 @@ def insert_steps(placement: Placement, ranks: torch.fx.Node) -> None:
     for marker, collected in steps.collected.items():
         node = node_of(collected)
         if isinstance(collected, Step) and collected.about is marker:
-            node.meta |= {"fact": marker.meta["fact"], "marks": marker.meta["origin"]}
+            say(node, fact=placed_as(marker).fact, marks=placed_as(marker).origin)
         marker.replace_all_uses_with(node)
     join_calls(graph, [[made[step] for step in call] for call in placement.calls if len(call) > 1], ranks)
 
@@ -42,5 +43,6 @@ def _made(graph: torch.fx.Graph, step: Step, value: torch.fx.Node, ranks: torch.
     """The node of a step: right after the value it takes, or right before its only consumer."""
     with graph.inserting_after(value) if step.before is None else graph.inserting_before(step.before):
         node = graph.call_function(function_of(step.record), (value, *step.others, ranks))
-    node.meta = {"val": value.meta["val"], "collective": step.record}
+    node.meta["val"] = value.meta["val"]
+    say(node, transition=step.record)
     return node

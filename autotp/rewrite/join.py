@@ -16,6 +16,7 @@ import torch
 
 from ..errors import PlacementError
 from ..placement.calls import keeps_order
+from ..placement.placed import say, transition_of
 from ..placement.transition import Joined
 from .functions import function_of
 
@@ -30,14 +31,14 @@ def join_calls(graph: torch.fx.Graph, calls: Sequence[Sequence[torch.fx.Node]], 
 
 
 def _join(graph: torch.fx.Graph, nodes: Sequence[torch.fx.Node], ranks: torch.fx.Node) -> None:
-    record = Joined(tuple(node.meta["collective"] for node in nodes))
+    record = Joined(tuple(transition_of(node) for node in nodes))
     with graph.inserting_before(nodes[0]):
         results = graph.call_function(function_of(record), (tuple(node.args[0] for node in nodes), ranks))
-    results.meta = {"collective": record}
+    say(results, joined=record)
     for number, node in enumerate(nodes):
-        part = replace(node.meta["collective"], number=number)
+        part = replace(transition_of(node), number=number)
         node.target, node.args = function_of(part), (node.args[0], results)
-        node.meta |= {"collective": part, "together": tuple(other for other in nodes if other is not node)}
+        say(node, transition=part, together=tuple(other for other in nodes if other is not node))
 
 
 def _put_in_order(graph: torch.fx.Graph) -> None:

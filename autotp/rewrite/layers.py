@@ -15,6 +15,7 @@ from torch import nn
 
 from ..axes.layout import Layout, is_padded, is_whole, layout_of
 from ..placement.place import Placement
+from ..placement.placed import placed_as, say
 from ..placement.typed import is_parameter
 from ..runtime.collectives import single
 from ..runtime.collectives.slices import keep_padding_zero
@@ -93,7 +94,7 @@ def mask_lookups(graph: torch.fx.Graph, layouts: Mapping[str, Sequence[Layout]],
         if node.target is not aten.embedding.default:
             continue
         weight = node.args[0]
-        while "collective" in weight.meta:
+        while placed_as(weight).collective is not None:
             weight = weight.args[0]
         rows = layouts.get(str(weight.target), (None,))[0] if weight.op == "get_attr" else None
         if rows is None or is_whole(rows):
@@ -120,6 +121,7 @@ def keep_paddings_zero(graph: torch.fx.Graph, layouts: Mapping[str, Sequence[Lay
 
         with graph.inserting_after(node):
             kept = graph.call_function(keep_zero, (node, ranks))
-        kept.meta = {"val": node.meta["val"], "made": "the gradient of the padding is kept zero"}
+        kept.meta["val"] = node.meta["val"]
+        say(kept, made="the gradient of the padding is kept zero")
         for user in users:
             user.replace_input_with(node, kept)

@@ -16,6 +16,7 @@ from ..axes.facts import Local
 from ..axes.layout import Layout, is_padded, layout_of
 from ..axes.term import Term
 from ..placement.place import Placement
+from ..placement.placed import placed_as, say
 from .local_parts import filled, local_offset, static_size
 
 aten = torch.ops.aten
@@ -61,7 +62,11 @@ class _Localiser:
     def _sym_size(self, node: torch.fx.Node) -> None:
         """A size read off a local value stands for the global one."""
         source, dim = node.args
-        while isinstance(source, torch.fx.Node) and "collective" in source.meta and source not in self.typed.facts:
+        while (
+            isinstance(source, torch.fx.Node)
+            and placed_as(source).collective is not None
+            and source not in self.typed.facts
+        ):
             source = source.args[0]
         if source not in self.typed.facts or not isinstance(source, torch.fx.Node):
             return
@@ -169,7 +174,8 @@ class _Localiser:
         with self.graph.inserting_after(node):
             scaled = self.graph.call_function(aten.div.Tensor, (node, count))
         why = "a mean over a slice is its sum, divided by the whole count"
-        scaled.meta = {**{key: own for key, own in node.meta.items() if key != "fact"}, "made": why}
+        scaled.meta = dict(node.meta)
+        say(scaled, fact=None, made=why)
         for user in users:
             user.replace_input_with(node, scaled)
 
@@ -231,10 +237,8 @@ class _Localiser:
         ranks = next(n for n in self.graph.nodes if n.op == "placeholder" and n.target == "ranks")
         with self.graph.inserting_before(node):
             made = self.graph.call_function(fill_padding, (value, ranks))
-        made.meta = {
-            "val": value.meta["val"],
-            "made": "padding is filled in, since a zero would give no finite number",
-        }
+        made.meta["val"] = value.meta["val"]
+        say(made, made="padding is filled in, since a zero would give no finite number")
         node.replace_input_with(value, made)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from ..axes.annotation import annotation
 from ..axes.layout import Layout, layout_of
 from ..axes.term import Dims, axes_of_dims
 from ..capture.calls import call_opaque, read_differentiable, read_opaque
@@ -15,7 +16,7 @@ from ..placement.typed import factors_in
 def expect_local_shapes(placement: Placement) -> None:
     """Let every opaque call expect results of this rank's sizes: its last argument has the sizes of the whole ones."""
     facts, flow = placement.typed.facts, placement.flow
-    for node in [node for node in placement.typed.graph.nodes if "opaque" in node.meta]:
+    for node in [node for node in placement.typed.graph.nodes if annotation(node).opaque is not None]:
         *others, shapes = node.args
         if node in facts:
             held = [_layouts(placement, dims, flow.held[node]) for dims in facts[node].outputs]
@@ -32,7 +33,7 @@ def pass_gradients(placement: Placement) -> None:
     facts, flow = placement.typed.facts, placement.flow
     used = frozenset(factor for cut in flow.cuts.values() for factor in cut.over)
     for node in [node for node in placement.typed.graph.nodes if node.target is read_opaque and node in facts]:
-        if not node.meta["gradient"] or len(facts[node].outputs) != 1:
+        if not annotation(node).gradient or len(facts[node].outputs) != 1:
             continue
         held = factors_in(axes_of_dims(facts[node].dims) & flow.held[node], flow.cuts)
         if frozenset(held) == used:

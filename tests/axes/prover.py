@@ -141,7 +141,7 @@ def capture(
     for site in sites:
         varying.observe(site)
     traced = trace(subject, Unit("", 0), sites[0], varying, functions=function_rules(rules))
-    mark_collected(traced.graph, {f"operand_{i}" for i in marked})
+    mark_collected(traced.graph, {f"operand_{i}" for i in marked})  # which nobody else has
     typing = infer(traced.graph, operator_rules(rules))
     return Captured(function, tuple(operands), subject.inputs, handles, traced, typing)
 

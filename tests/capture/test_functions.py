@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import autotp
+from autotp.axes.annotation import annotation
 from autotp.dispatch.apply import apply_plan
 from autotp.huggingface.examples import examples_for
 from autotp.huggingface.models import build_model
@@ -242,4 +243,4 @@ def test_a_long_text_is_planned_as_fast_as_a_short_one() -> None:
 
 
 def operators(graph: torch.fx.Graph) -> set[str]:
-    return {str(node.meta["opaque"]) for node in graph.nodes if "opaque" in node.meta}
+    return {str(annotation(node).opaque) for node in graph.nodes if annotation(node).opaque is not None}

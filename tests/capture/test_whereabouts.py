@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.fx import traceback
 
+from autotp.axes.annotation import annotation
 from autotp.capture.whereabouts import noting_modules
 from autotp.huggingface.examples import examples_for
 from autotp.planner.survey import survey
@@ -50,7 +51,7 @@ def test_a_module_that_fails_is_left() -> None:
     found = survey(model, examples_for(model, torch.zeros(3, 8)))
     (traced,) = found.traced.values()
     (linear,) = (node for node in traced.graph.nodes if node.op == "call_function")
-    assert linear.meta["module"] == "linear"
+    assert annotation(linear).module == "linear"
     broken = nn.Sequential(Failing())
     with pytest.raises(ValueError, match="not today"), noting_modules(broken):
         broken(torch.zeros(1))
@@ -65,21 +66,21 @@ def test_what_another_left_to_mark_nodes_with_marks_none() -> None:
         assert traceback.get_current_meta()["custom"] == {"module": "elsewhere"}
     finally:
         del traceback.get_current_meta()["custom"]
-    assert [node.meta.get("module") for node in traced.graph.nodes if node.op == "call_function"] == [None]
+    assert [annotation(node).module for node in traced.graph.nodes if node.op == "call_function"] == [""]
 
 
 def test_nodes_are_marked_with_the_innermost_module() -> None:
     model = Outer()
     found = survey(model, examples_for(model, torch.zeros(3, 8)))
     (traced,) = found.traced.values()
-    modules = [(node.name, node.meta.get("module")) for node in traced.graph.nodes if node.op == "call_function"]
+    modules = [(node.name, annotation(node).module) for node in traced.graph.nodes if node.op == "call_function"]
     assert modules == [
         ("linear", "first.linear"),
         ("relu", "first"),
         ("add", "first"),
-        ("tanh", None),
+        ("tanh", ""),
         ("linear_1", "second"),
-        ("mul", None),
+        ("mul", ""),
     ]
     kept = {key for node in traced.graph.nodes for key in node.meta}
     assert not kept & {"custom", "original_aten", "seq_nr"}

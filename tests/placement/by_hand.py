@@ -14,6 +14,7 @@ from autotp.axes.layout import Cut, Factor, Factors, layout_of
 from autotp.axes.term import Axis, axes_of, axes_of_dims
 from autotp.placement.certificate.check import Certificate, certify
 from autotp.placement.certificate.values import Contract
+from autotp.placement.placed import placed_as, say
 from autotp.placement.transition import Transition, slice_layout
 from autotp.placement.typed import TypedGraph
 from autotp.rewrite.functions import function_of
@@ -43,9 +44,9 @@ class Hand:
         typed = TypedGraph.copy_of(problem.graph, problem.typing)
         self.graph, self.contract = typed.graph, Contract(cuts)
         for node in self.graph.nodes:
-            node.meta["origin"] = node.name
+            say(node, origin=node.name)
             if node in typed.facts:
-                node.meta["fact"] = typed.facts[node]
+                say(node, fact=typed.facts[node])
         if positions:
             (axis,) = axes_of(self.fact("tensor_0").dims[-2])
             self.contract = Contract(cuts, "tensor_0", axis, EVERYWHERE)
@@ -56,7 +57,7 @@ class Hand:
         return next(node for node in self.graph.nodes if node.name == name)
 
     def fact(self, name: str) -> Fact:
-        found: Fact = self.node(name).meta["fact"]
+        found: Fact = placed_as(self.node(name)).fact
         return found
 
     def put(self, does: str, value: str, *readers: str, over: Factors = EVERYWHERE, **more: Any) -> str:
@@ -66,7 +67,8 @@ class Hand:
         users = [self.node(name) for name in readers] or list(source.users)
         with self.graph.inserting_before(next(node for node in self.graph.nodes if node in users)):
             made = self.graph.call_function(function_of(record), (source, *others, self.ranks))
-        made.meta = {"val": source.meta["val"], "collective": record}
+        made.meta["val"] = source.meta["val"]
+        say(made, transition=record)
         for user in users:
             user.replace_input_with(source, made)
         return made.name
@@ -85,7 +87,7 @@ class Hand:
 
     def doctor(self, name: str, **other: Any) -> None:
         """Let an operator have another fact."""
-        self.node(name).meta["fact"] = replace(self.fact(name), **other)
+        say(self.node(name), fact=replace(self.fact(name), **other))
 
     def check(self) -> Certificate:
         self.graph.lint()

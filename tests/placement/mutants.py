@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
+from autotp.axes.annotation import annotate, annotation
 from autotp.axes.layout import Cut, Factor, Factors, Layout, Leaf
+from autotp.placement.placed import placed_as, say
 from autotp.placement.transition import Joined, Transition
 from autotp.rewrite.functions import function_of
 
@@ -20,18 +22,18 @@ CHOICES: tuple[Factors, ...] = ((FIRST, SECOND), (FIRST,), (SECOND,))
 
 
 def transitions(graph: torch.fx.Graph) -> list[torch.fx.Node]:
-    return [node for node in graph.nodes if isinstance(node.meta.get("collective"), Transition)]
+    return [node for node in graph.nodes if placed_as(node).transition is not None]
 
 
 def mutants(graph: torch.fx.Graph) -> Iterator[Mutant]:
     """All of them, by what was done to which node; the graph stays as it is."""
     for number, node in enumerate(transitions(graph)):
-        name = f"{node.name} ({node.meta['collective'].does})"
+        name = f"{node.name} ({placed_as(node).transition.does})"
         for what, change in (("removed", remove), ("doubled", double), ("moved", move)):
             copied = copy_of(graph)
             if change(copied, transitions(copied)[number]):
                 yield f"{name} {what}", checked(copied)
-        for record in others(node.meta["collective"]):
+        for record in others(placed_as(node).transition):
             copied = copy_of(graph)
             give(transitions(copied)[number], record)
             yield f"{name} over {text(record.over)}, summed over {text(record.summed)}", checked(copied)
@@ -50,8 +52,8 @@ def copy_of(graph: torch.fx.Graph) -> torch.fx.Graph:
     copied, nodes = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
     copied.output(copied.graph_copy(graph, nodes))
     for node in copied.nodes:
-        if "writes" in node.meta:
-            node.meta["writes"] = tuple(nodes[shared] for shared in node.meta["writes"] if shared in nodes)
+        if annotation(node).writes is not None:
+            annotate(node, writes=tuple(nodes[shared] for shared in annotation(node).writes if shared in nodes))
     return copied
 
 
@@ -70,7 +72,7 @@ def double(graph: torch.fx.Graph, node: torch.fx.Node) -> bool:
 def move(graph: torch.fx.Graph, node: torch.fx.Node) -> bool:
     """Whoever reads the node reads what it is made from, and the node is made from what they give."""
     behind = [user for user in node.users if user.op != "output" and isinstance(user.meta.get("val"), torch.Tensor)]
-    others = [user for user in node.users if isinstance(user.meta.get("collective"), Joined)]
+    others = [user for user in node.users if placed_as(user).joined is not None]
     for user in [*behind, *others]:
         user.replace_input_with(node, source_of(node))
     for user in behind:
@@ -82,12 +84,12 @@ def move(graph: torch.fx.Graph, node: torch.fx.Node) -> bool:
 
 def again(graph: torch.fx.Graph, node: torch.fx.Node, value: torch.fx.Node, users: list[torch.fx.Node]) -> None:
     """What a node does, by itself, behind a value."""
-    record = node.meta["collective"].alone
-    more = node.args[1:-1] if node.meta["collective"].number is None else ()
+    record = placed_as(node).transition.alone
+    more = node.args[1:-1] if placed_as(node).transition.number is None else ()
     with graph.inserting_after(value):
         made = graph.call_function(function_of(record), (value, *more, ranks_of(graph)))
-    made.meta = {key: own for key, own in node.meta.items() if key in ("held", "marks", "fact")}
-    made.meta |= {"val": value.meta["val"], "collective": record}
+    made.meta["val"] = value.meta["val"]
+    say(made, transition=record, marks=placed_as(node).marks, fact=placed_as(node).fact)
     for user in users:
         user.replace_input_with(value, made)
 
@@ -97,15 +99,15 @@ def give(node: torch.fx.Node, record: Transition) -> None:
     nodes = [node]
     if record.number is not None:
         call: Any = node.args[1]
-        nodes = sorted(call.users, key=lambda part: part.meta["collective"].number)
+        nodes = sorted(call.users, key=lambda part: placed_as(part).transition.number)
     for part in nodes:
-        own = part.meta["collective"]
+        own = placed_as(part).transition
         dims = record.dims if part is node else tuple(swapped(own.dims)) if record.dims != own.dims else own.dims
-        part.meta["collective"] = replace(own, over=record.over, summed=record.summed, dims=dims)
-        part.target = function_of(part.meta["collective"])
+        say(part, transition=replace(own, over=record.over, summed=record.summed, dims=dims))
+        part.target = function_of(placed_as(part).transition)
     if record.number is not None:
-        call.meta["collective"] = Joined(tuple(part.meta["collective"].alone for part in nodes))
-        call.target = function_of(call.meta["collective"])
+        say(call, joined=Joined(tuple(placed_as(part).transition.alone for part in nodes)))
+        call.target = function_of(placed_as(call).joined)
 
 
 def others(record: Transition) -> Iterator[Transition]:

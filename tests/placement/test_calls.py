@@ -12,10 +12,12 @@ import torch
 from torch import nn
 from torch.nn.functional import dropout
 
+from autotp.axes.annotation import annotate
 from autotp.axes.facts import Fact
 from autotp.placement.backward import Values
 from autotp.placement.calls import _Order
 from autotp.placement.place import Placement
+from autotp.placement.placed import placed_as
 from autotp.placement.typed import TypedGraph, is_of_parameters
 from autotp.rewrite.build import build
 from autotp.runtime.collectives.slices import take
@@ -142,7 +144,7 @@ def test_random_numbers_are_drawn_in_the_model_s_order() -> None:
     before = [node.name for node in placement.typed.graph.nodes if node.target is torch.ops.aten.rand.default]
     assert len(before) == 2
     after = build(placement, {}, "two").graph
-    assert [node.meta["origin"] for node in after.nodes if node.meta.get("origin") in before] == before
+    assert [placed_as(node).origin for node in after.nodes if placed_as(node).origin in before] == before
 
 
 def test_a_draw_between_two_sums_keeps_them_apart() -> None:
@@ -251,7 +253,8 @@ def test_a_long_chain_of_parameters_is_followed() -> None:
     """A value that is made of a parameter in a thousand steps is one of parameters, and the steps are no depth of calls."""
     graph, facts = torch.fx.Graph(), {}
     node = graph.create_node("get_attr", "weight")
-    node.meta["parameter"], facts[node] = True, Fact((), ())
+    annotate(node, parameter=True)
+    facts[node] = Fact((), ())
     for _ in range(5000):
         last, node = node, graph.call_function(torch.neg, (node,))
         facts[node] = Fact((), (last, last))

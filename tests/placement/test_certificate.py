@@ -10,11 +10,13 @@ import pytest
 import torch
 from torch import nn
 
+from autotp.axes.annotation import annotate
 from autotp.axes.layout import Factor, Leaf
 from autotp.errors import PlacementError
 from autotp.placement.certificate import operators, transitions
 from autotp.placement.certificate.check import certify
 from autotp.placement.place import Placement
+from autotp.placement.placed import fact_of, placed_as, say
 from autotp.placement.transition import DOES, Joined
 from autotp.rewrite.build import build
 from tests.placement.by_hand import EVERYWHERE, TWO_BY_TWO, Hand
@@ -145,14 +147,11 @@ def test_a_copy_is_read_before_its_memory_is_written_again() -> None:
     copied, source = hand.node(hand.slice("unsqueeze", "unsqueeze", "mul_1")), hand.node("unsqueeze")
     with hand.graph.inserting_after(copied):
         writer = hand.graph.call_function(torch.ops.aten.add_.Tensor, (source, 1))
-    writer.meta = {
-        "val": source.meta["val"],
-        "fact": replace(source.meta["fact"], operands=(source,)),
-        "origin": "add_",
-    }
+    writer.meta["val"] = source.meta["val"]
+    say(writer, fact=replace(fact_of(source), operands=(source,)), origin="add_")
     hand.put("reduce", next(node.name for node in reversed(hand.graph.nodes) if node.op == "call_function"))
     hand.check()
-    writer.meta["writes"] = (source,)
+    annotate(writer, writes=(source,))
     assert "reads slice_to_rank, which was copied before its memory was written" in refusal(hand)
 
 
@@ -191,7 +190,7 @@ def test_an_operator_reads_what_it_is_to_read() -> None:
 def test_a_slice_is_one_along_the_axes_of_its_value(change: Callable[[Any], Any]) -> None:
     hand = Hand(PerHead(), ("up.weight", 0, 0), inputs=(X, SLOPES))
     node = hand.node(hand.slice("unsqueeze", "unsqueeze", "mul_1"))
-    node.meta["collective"] = change(node.meta["collective"])
+    say(node, transition=change(placed_as(node).transition))
     assert refusal(hand) == "slice_to_rank (slice_to_rank) takes a slice that is none along its value's axes"
 
 
@@ -391,7 +390,9 @@ def test_the_gradient_of_a_whole_segment_is_not_summed_before_the_slice_beside_i
 def routed(change: Callable[[torch.fx.Node], None]) -> str:
     placement = placed(Only(torch.exp), ("up", 0, 0), inputs=(ROWS, NUMBERS))
     graph = build(placement, {}, "rows").graph
-    change(next(node for node in graph.nodes if node.meta.get("collective") and node.meta["collective"].does == "own"))
+    change(
+        next(node for node in graph.nodes if placed_as(node).transition and placed_as(node).transition.does == "own")
+    )
     with pytest.raises(PlacementError) as caught:
         certify(graph, placement.contract)
     return str(caught.value)
@@ -405,7 +406,7 @@ def test_rows_of_no_use_are_not_read_by_what_mixes_rows() -> None:
 def test_own_rows_are_kept_once_and_those_that_are_right() -> None:
     def other(**changes: Any) -> Callable[[torch.fx.Node], None]:
         def change(node: torch.fx.Node) -> None:
-            node.meta["collective"] = replace(node.meta["collective"], **changes)
+            say(node, transition=replace(placed_as(node).transition, **changes))
 
         return change
 
@@ -421,7 +422,7 @@ def test_own_rows_are_kept_once_and_those_that_are_right() -> None:
 def on_positions(does: str, change: Callable[[torch.fx.Node], None], place: int = 0) -> str:
     placement = placed_on_positions()
     graph = build(placement, {}, "positions").graph
-    found = [node for node in transitions_in(graph) if node.meta["collective"].does == does]
+    found = [node for node in transitions_in(graph) if placed_as(node).transition.does == does]
     change(found[place])
     graph.eliminate_dead_code()
     with pytest.raises(PlacementError) as caught:
@@ -465,7 +466,7 @@ def test_positions(does: str, change: Callable[[torch.fx.Node], None], message: 
 def joined() -> tuple[torch.fx.Graph, Placement, list[torch.fx.Node]]:
     placement = cut(Two(normalised, normalised), latency)
     graph = build(placement, {}, "two").graph
-    parts = [node for node in graph.nodes if getattr(node.meta.get("collective"), "number", None) is not None]
+    parts = [node for node in graph.nodes if getattr(placed_as(node).transition, "number", None) is not None]
     return graph, placement, parts
 
 
@@ -473,7 +474,7 @@ def test_a_call_for_several_hands_on_what_it_says() -> None:
     graph, placement, (one, other, *_) = joined()
     certify(graph, placement.contract)
     one.args, other.args = (one.args[0], other.args[1]), (other.args[0], one.args[1])
-    one.meta["collective"] = replace(one.meta["collective"], number=1)
+    say(one, transition=replace(placed_as(one).transition, number=1))
     with pytest.raises(PlacementError, match="hands on a result of reduce_together that is not what it says"):
         certify(graph, placement.contract)
 
@@ -488,8 +489,8 @@ def test_what_is_handed_on_is_of_a_call_for_several() -> None:
 def test_a_call_for_several_does_the_same_to_each() -> None:
     graph, placement, (one, *_) = joined()
     call: Any = one.args[1]
-    first, *rest = call.meta["collective"].parts
-    call.meta["collective"] = Joined((first, *(replace(part, over=OTHER) for part in rest)))
+    first, *rest = placed_as(call).joined.parts
+    say(call, joined=Joined((first, *(replace(part, over=OTHER) for part in rest))))
     with pytest.raises(PlacementError, match="that is not what it says"):
         certify(graph, placement.contract)
 

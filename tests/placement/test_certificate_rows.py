@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from autotp.axes.annotation import annotate
 from autotp.axes.layout import Cut, Factor, Leaf
 from autotp.axes.term import axes_of
 from autotp.placement import certificate
@@ -46,7 +47,7 @@ def picked_otherwise() -> Hand:
 
 def written() -> Hand:
     hand = rows(torch.exp)
-    hand.node("exp").meta["writes"] = ()
+    annotate(hand.node("exp"), writes=())
     return hand
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from autotp.placement.place import Placement
+from autotp.placement.placed import placed_as
 from autotp.placement.steps import Step
 from autotp.placement.transition import Joined, Transition
 from autotp.planner.cost import Workload, hardware
@@ -30,7 +31,7 @@ def is_priced_and_built(placement: Placement, weigher: Weigher) -> set[str]:
     )
     built: Counter[Transition] = Counter()
     for node in build(placement, {}, "unit").graph.nodes:
-        record = node.meta.get("collective")
+        record = placed_as(node).collective
         if record is not None and not isinstance(record, Joined):
             built[record.alone] += 1
     assert {record: built[record] for record in sent} == sent

@@ -21,6 +21,7 @@ from typing import NamedTuple, TypeAlias
 
 import torch
 
+from autotp.axes.annotation import annotation
 from autotp.axes.layout import Cut, Factor
 from autotp.axes.term import Axis, Product, Term, resolve
 from autotp.errors import UnsoundPlanError
@@ -96,7 +97,7 @@ def _elements(problem: UnitProblem, cuts: Mapping[Axis, Cut]) -> int:
             return cuts[term].padded // math.prod(f.size for f in cuts[term].over) if term in cuts else term.size
         return (math.prod if isinstance(term, Product) else sum)(local(part) for part in term.parts)
 
-    parameters = {node.target: node for node in problem.graph.nodes if node.meta.get("parameter")}
+    parameters = {node.target: node for node in problem.graph.nodes if annotation(node).parameter}
     return sum(math.prod(map(local, problem.typing.dims(node))) for node in parameters.values())
 
 
@@ -212,7 +213,7 @@ class _Labelling:
         """Stages follow one another: all values of one are behind all values of those before, so that none of them can be
         sent together with one of another stage. What is made of parameters alone is in none."""
         for node, fact in self.placement.typed.facts.items():
-            if node.meta.get("parameter") or (fact.operands and self.of_parameters.issuperset(fact.operands)):
+            if annotation(node).parameter or (fact.operands and self.of_parameters.issuperset(fact.operands)):
                 self.of_parameters.add(node)
         nodes = [node for node in self.placement.typed.graph.nodes if node.op == "call_function"]
         self.numbers = {node: number for number, node in enumerate(nodes)}

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from autotp.axes.annotation import annotate
 from autotp.rewrite.direct import BINDINGS, OWN, directly
 
 aten = torch.ops.aten
@@ -83,7 +84,7 @@ def test_a_view_takes_any_order_of_memory_unless_somebody_writes_there() -> None
     other = A.transpose(0, 1).contiguous().transpose(0, 1)
     run = torch.fx.GraphModule(torch.nn.Module(), directly(graph))
     assert torch.equal(run(other), A.view(12, 6))
-    view.meta["writes"] = (view,)
+    annotate(view, writes=(view,))
     with pytest.raises(RuntimeError, match="view size is not compatible"):
         torch.fx.GraphModule(torch.nn.Module(), directly(graph))(other)
 

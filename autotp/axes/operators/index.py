@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ..annotation import annotation
 from ..call import Call, operator_name
 from ..facts import Fact
 from ..record import Rule
@@ -47,7 +48,7 @@ def index(call: Call) -> Fact:
 def _picks(call: Call, indices: list[torch.fx.Node | None]) -> bool:
     """Returns if one list of whole numbers says which part of a parameter is in every row of the result."""
     table, numbers = call.get("self"), indices[0]
-    if not (table.op == "get_attr" and table.meta.get("parameter") and len(indices) == 1 and numbers is not None):
+    if not (table.op == "get_attr" and annotation(table).parameter and len(indices) == 1 and numbers is not None):
         return False
     value = numbers.meta["val"]
     return value.dim() == 1 and value.dtype in (torch.int32, torch.int64)

@@ -13,9 +13,11 @@ from typing import cast
 
 import torch
 
+from ...axes.annotation import annotation
 from ...axes.facts import Fact
 from ...errors import PlacementError
-from ..transition import VIEWS, Transition
+from ..placed import fact_of, placed_as
+from ..transition import VIEWS
 from ..typed import gives_gradient, is_parameter
 from .operators import Operator
 from .program import check_name, factors_of, operands_of, shared_memory, title_of, work_of
@@ -32,7 +34,7 @@ class Certificate:
 
 
 def certify(graph: torch.fx.Graph, contract: Contract) -> Certificate:
-    """Check a program. Its operators have their facts in `meta["fact"]`, and in `meta["origin"]` the placed node that they are.
+    """Check a program, each node of which has the record of what it is (`placed_as`).
 
     Raises PlacementError naming the first node that is not legal, and the value.
     """
@@ -47,8 +49,8 @@ def certify(graph: torch.fx.Graph, contract: Contract) -> Certificate:
 
 class _Checker:
     def __init__(self, graph: torch.fx.Graph, contract: Contract) -> None:
-        records = [node.meta["collective"] for node in graph.nodes if "collective" in node.meta]
-        self.mesh = Mesh(contract, {over for record in records for over in factors_of(record)})
+        records = [placed_as(node).collective for node in graph.nodes]
+        self.mesh = Mesh(contract, {over for record in records if record is not None for over in factors_of(record)})
         self.contract, self.found = contract, Certificate()
         self.known: dict[str, Value] = {}
         self.steps: dict[torch.fx.Node, Step] = {}
@@ -75,12 +77,11 @@ class _Checker:
         elif node.op == "output":
             for value in self._read(node):
                 _leaves(value)
-        elif "collective" in node.meta:
-            if isinstance(node.meta["collective"], Transition):
-                self._transition(node)
-        elif "fact" in node.meta:
-            self._operator(node, node.meta["fact"])
-        elif "made" in node.meta:
+        elif placed_as(node).transition is not None:
+            self._transition(node)
+        elif placed_as(node).fact is not None:
+            self._operator(node, fact_of(node))
+        elif placed_as(node).made:
             self._set(node, self._value(node.args[0]))
 
     def _is_up_to_date(self, node: torch.fx.Node) -> None:
@@ -89,13 +90,13 @@ class _Checker:
             place, times = self.copied.get(source, (None, 0))
             if place is not None and times != self.writes[place]:
                 raise Illegal(f"reads {source.name}, which was copied before its memory was written")
-        if "writes" in node.meta:
+        if annotation(node).writes is not None:
             self.writes[self.memory[node]] += 1
-        elif "collective" in node.meta and node not in self.memory:
+        elif (record := placed_as(node).collective) is not None and node not in self.memory:
             for source in node.all_input_nodes:
                 if source in self.copied:
                     self.copied[node] = self.copied[source]
-                elif source in self.memory and node.meta["collective"].does not in VIEWS:
+                elif source in self.memory and record.does not in VIEWS:
                     self.copied[node] = self.memory[source], self.writes[self.memory[source]]
 
     def _set(self, node: torch.fx.Node, value: Value) -> None:
@@ -115,20 +116,20 @@ class _Checker:
         if step.value.shut and record.does != "opened":
             raise Illegal(f"reads {step.value.name}, which is as whoever gets the unit's results has it")
         value = FORWARD[record.does](step)
-        if "marks" in node.meta:  # the last dim behind a marker is an unknown of its own
-            fact = node.meta["fact"]
+        if placed_as(node).marks:  # the last dim behind a marker is an unknown of its own
+            fact = fact_of(node)
             check_name(value, fact.operands[0])
-            value = replace(value, name=node.meta["marks"], outputs=fact.outputs)
+            value = replace(value, name=placed_as(node).marks, outputs=fact.outputs)
         self.steps[node] = step
         self._set(node, replace(self.mesh.settled(value), wants=step.value.wants and self.recording))
 
     def _operator(self, node: torch.fx.Node, fact: Fact) -> None:
-        name = str(node.meta["origin"])
+        name = placed_as(node).origin
         if node.op in ("placeholder", "get_attr"):
             value = self._given(node, fact)
         else:
             sources = operands_of(node, fact)
-            operands = [self._given(own, own.meta["fact"]) if at is None else self._value(at) for own, at in sources]
+            operands = [self._given(own, fact_of(own)) if at is None else self._value(at) for own, at in sources]
             for (own, at), operand in zip(sources, operands, strict=True):
                 if at is not None:
                     check_name(operand, own)
@@ -139,7 +140,7 @@ class _Checker:
             value = replace(value, wants=wants or self._is_given(node) or self._keeps_gradient(node))
         self.known[name] = value
         self._set(node, value)
-        if value.wants and "writes" in node.meta:
+        if value.wants and annotation(node).writes is not None:
             for shared in [each for each, own in self.memory.items() if own is self.memory[node]]:
                 if shared in self.found.values:
                     self._set(shared, replace(self.found.values[shared], wants=True))
@@ -147,7 +148,7 @@ class _Checker:
     def _given(self, node: torch.fx.Node, fact: Fact) -> Value:
         """What a rank has of an input or a parameter: its part of those that are cut, the positions of what comes so."""
         axes = self.mesh.axes_in(fact.outputs)
-        value = Value(str(node.meta["origin"]), fact.outputs, wants=self._is_given(node))
+        value = Value(placed_as(node).origin, fact.outputs, wants=self._is_given(node))
         if is_parameter(node):
             value = replace(value, axes=axes & self.contract.cuts.keys())
         elif node.target == self.contract.source:
@@ -156,11 +157,11 @@ class _Checker:
 
     def _keeps_gradient(self, node: torch.fx.Node) -> bool:
         """Returns if a step writes without gradients into what has one: that stays as it is."""
-        into = node.args[0] if "writes" in node.meta and not self.recording else None
+        into = node.args[0] if annotation(node).writes is not None and not self.recording else None
         return isinstance(into, torch.fx.Node) and into in self.found.values and self.found.values[into].wants
 
     def _is_given(self, node: torch.fx.Node) -> bool:
-        return self.contract.backward and bool(node.meta.get("gradient"))
+        return self.contract.backward and annotation(node).gradient
 
     # -- backward --------------------------------------------------------------------------------------------------
 
@@ -175,7 +176,7 @@ class _Checker:
         if value is None or gradient is None or not value.wants:
             return
         self.found.gradients[node] = gradient
-        if node.meta.get("gradient") and (varying := gradient.varies - (NONE if is_parameter(node) else value.uneven)):
+        if annotation(node).gradient and (varying := gradient.varies - (NONE if is_parameter(node) else value.uneven)):
             raise Illegal(f"has a gradient of which each rank has only its part over {text(varying)}")
         if node in self.steps:
             source, record, _ = work_of(node)
@@ -184,7 +185,7 @@ class _Checker:
             op, read = self.operators[node]
             for place, operand in enumerate(read):
                 self._through(node, op, place, operand, gradient)
-        elif "made" in node.meta:
+        elif placed_as(node).made:
             self._arrive(cast(torch.fx.Node, node.args[0]), node, gradient)
 
     def _through(

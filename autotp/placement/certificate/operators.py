@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
+from ...axes.annotation import annotation
 from ...axes.facts import Fact
 from ...axes.layout import is_even, layout_of
 from ...axes.term import Axis, axes_of, axes_of_dims
+from ..placed import placed_as
 from ..routed import Routed, picked, row_by_row
 from .values import Gradient, Illegal, Mesh, Value, text
 
@@ -34,7 +36,7 @@ class Operator:
         routed = self.routed()
         axes = (self.held | self.created) & self.result
         partial = self.mesh.factors(self.contracted).union(*(operand.partial for operand in self.operands))
-        name = str(self.node.meta["origin"])
+        name = placed_as(self.node).origin
         return self.mesh.settled(Value(name, self.fact.outputs, axes, partial, routed))
 
     def backward(self, result: Value, gradient: Gradient, place: int) -> Gradient:
@@ -59,13 +61,13 @@ class Operator:
         routing = own.routing if own is not None else next(iter(ways))
         if ways - {routing}:
             raise Illegal("reads rows that are of no use on some ranks, and its result is not routed alike")
-        if "writes" in self.node.meta:
+        if annotation(self.node).writes is not None:
             raise Illegal("writes into rows of which only some are right")
         useless = {self.operands[place].name for place in self.fact.nonzero if self.operands[place].routed is not None}
         if useless:
             raise Illegal(f"reads rows of {', '.join(useless)} that are of no use where some numbers make none")
         if own is not None:
-            by = routing.by.meta.get("origin", routing.by.name)
+            by = placed_as(routing.by).origin or routing.by.name
             if by not in self.known or self.known[by].varies:
                 raise Illegal("picks by a value that is not the same on all ranks")
             return own
@@ -91,7 +93,7 @@ def _agree(op: Operator) -> None:
 
 def _are_whole_where_needed(op: Operator) -> None:
     """An axis that the operator needs whole is whole."""
-    name = op.node.meta["origin"]
+    name = placed_as(op.node).origin
     for axis in op.held:
         if any(pin.node == name for pin in axis.pins):
             raise Illegal(f"needs an axis of {axis.size} whole")

@@ -9,9 +9,11 @@ from typing import Any, cast
 import torch
 from torch.utils import _pytree as pytree
 
+from ...axes.annotation import annotation
 from ...axes.call import is_tensor, named_arguments
 from ...axes.facts import Fact
 from ...axes.layout import Factors
+from ..placed import fact_of, placed_as, transition_of
 from ..transition import Joined, Transition
 from .values import Illegal, Value
 
@@ -19,32 +21,34 @@ from .values import Illegal, Value
 def shared_memory(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.fx.Node]:
     """For what is in memory that is written, one node that stands for all in that memory."""
     found: dict[torch.fx.Node, torch.fx.Node] = {}
-    for node in [node for node in graph.nodes if "writes" in node.meta]:
-        together = {node, *node.meta["writes"], *_written_through(node)}
+    for node in graph.nodes:
+        if (writes := annotation(node).writes) is None:
+            continue
+        together = {node, *writes, *_written_through(node, writes)}
         for other in {found.get(each, each) for each in together}:
             found |= {each: node for each, own in found.items() if own is other}
         found |= dict.fromkeys(together, node)
     return found
 
 
-def _written_through(writer: torch.fx.Node) -> Iterator[torch.fx.Node]:
+def _written_through(writer: torch.fx.Node, writes: tuple[torch.fx.Node, ...]) -> Iterator[torch.fx.Node]:
     """The nodes between values whose results are written into, by way of views perhaps: they are that memory, and no copy."""
     node = writer.args[0]
-    while isinstance(node, torch.fx.Node) and ("collective" in node.meta or node in writer.meta["writes"]):
-        if "collective" in node.meta:
+    while isinstance(node, torch.fx.Node) and (placed_as(node).collective is not None or node in writes):
+        if placed_as(node).collective is not None:
             yield node
         node = node.args[0] if node.args else None
 
 
 def work_of(node: torch.fx.Node) -> tuple[torch.fx.Node, Transition, list[torch.fx.Node]]:
     """The value that a node is about, what it does, and what else it reads: of one call for several, what that call says."""
-    record, args = node.meta["collective"], cast(Any, node.args)
+    record, args = transition_of(node), cast(Any, node.args)
     if record.number is None:
         source, *others, _ = args
         return source, record, others
     value, call = args
-    joined = call.meta.get("collective")
-    if not isinstance(joined, Joined) or record.number >= len(joined.parts):
+    joined = placed_as(call).joined
+    if joined is None or record.number >= len(joined.parts):
         raise Illegal(f"hands on a result of {call}, which is no call for several")
     source, own = call.args[0][record.number], joined.parts[record.number]
     alike = {(part.does, part.over, part.of, part.summed) for part in joined.parts}
@@ -85,14 +89,14 @@ def _is_of_layer(node: torch.fx.Node, operand: torch.fx.Node) -> bool:
 def check_name(value: Value, wanted: torch.fx.Node) -> None:
     """Raises Illegal if a value is not the one that inference knew in its place."""
     if value.name not in _names(wanted):
-        raise Illegal(f"reads {value.name}, where it is to read {wanted.meta['origin']}")
+        raise Illegal(f"reads {value.name}, where it is to read {placed_as(wanted).origin}")
 
 
 def _names(node: torch.fx.Node) -> set[str]:
     """What a value may be called: a marker where a value is gathered, which may be whole, is that value too."""
-    fact = node.meta["fact"]
+    fact = fact_of(node)
     more = _names(fact.operands[0]) if fact.collects else set[str]()
-    return {str(node.meta["origin"])} | more
+    return {placed_as(node).origin} | more
 
 
 def title_of(node: torch.fx.Node) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from ...axes.layout import Factor, Layout, Leaf, layout_of, local_factors
 from ...axes.term import Axis, Dims, Term, axes_of, resolve
+from ..placed import placed_as
 from ..transition import CutDim, Transition, slice_layout
 from .values import Gradient, Illegal, Mesh, Value, text
 
@@ -107,7 +108,7 @@ def _own(step: Step) -> Value:
     if value.routed is None:
         raise Illegal("keeps a rank's own rows of what is not routed")
     routing, cut = value.routed.routing, step.mesh.cuts[value.routed.routing.choice]
-    picked_by = [other.name for other in step.others] == [routing.by.meta.get("origin", routing.by.name)]
+    picked_by = [other.name for other in step.others] == [(placed_as(routing.by).origin or routing.by.name)]
     wanted = value.routed.dim, Leaf(routing.choice.size, cut), routing.ends, step.mesh.atoms(cut.over)
     if (dim, parts, step.record.ends, step.over) != wanted or not picked_by:
         raise Illegal("keeps other rows than those that are right on a rank")

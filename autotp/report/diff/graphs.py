@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch.utils import _pytree as pytree
 
+from ...axes.annotation import annotation
 from ...axes.call import named_arguments, operator_name
 from ...axes.operators.collect import collect
+from ...placement.placed import placed_as
 from .words import Words
 
 
@@ -39,11 +41,11 @@ def operator_of(node: torch.fx.Node) -> str:
     if node.op == "placeholder":
         return "constant" if str(node.target).startswith("constant") else "input"
     if node.op == "get_attr":
-        return "parameter" if node.meta.get("parameter") else "constant"
+        return "parameter" if annotation(node).parameter else "constant"
     if node.op == "output":
         return "output"
-    if "opaque" in node.meta:
-        return str(node.meta["opaque"]).rpartition(".")[2]
+    if annotation(node).opaque is not None:
+        return str(annotation(node).opaque).rpartition(".")[2]
     return operator_name(node.target).rpartition(".")[2].replace("keep_zero", "keep padding zero")
 
 
@@ -55,7 +57,7 @@ class Arguments:
 
     def of(self, node: torch.fx.Node) -> str:
         """Arguments that are not tensors and not the defaults: `dim=1, size=[b, s, 8]`."""
-        if node.op != "call_function" or "collective" in node.meta:
+        if node.op != "call_function" or placed_as(node).collective is not None:
             return ""
         schema = getattr(node.target, "_schema", None)
         if schema is None:

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
+from ...axes.annotation import annotation
 from ...axes.layout import Factor, ordered, parts_of
 from ...axes.term import Axis
+from ...placement.placed import placed_as
 from ...placement.transition import Transition
 from ...placement.typed import is_parameter
 from ...planner.plan import ParameterPlan
@@ -52,12 +54,12 @@ class Reasons:
 
     def of(self, node: torch.fx.Node) -> tuple[str, str]:
         """Who and why for a node of the graph after."""
-        if "collective" in node.meta:
-            by, why = self._inserted(node, node.meta["collective"])
-            others = [_title(self.sides.source(other)) for other in node.meta.get("together", ())]
+        if (transition := placed_as(node).transition) is not None:
+            by, why = self._inserted(node, transition)
+            others = [_title(self.sides.source(other)) for other in placed_as(node).together]
             return by, f"{why}. One call sends it together with {_list(others)}" if others else why
-        if "made" in node.meta:
-            return REWRITTEN, str(node.meta["made"])
+        if placed_as(node).made:
+            return REWRITTEN, placed_as(node).made
         if node.op in ("output", "placeholder", "get_attr"):
             whole = "what leaves the unit is whole on every rank" if node.op == "output" else "whole on every rank"
             return self.parameter(str(node.target)) if is_parameter(node) else (TRACED, whole)
@@ -161,5 +163,5 @@ def _title(node: torch.fx.Node) -> str:
         return "whoever reads the unit's result"
     if node.op in ("call_module", "get_attr"):
         return str(node.target)
-    name, module = str(node.meta.get("origin", node.name)), node.meta.get("module")
+    name, module = (placed_as(node).origin or node.name), annotation(node).module
     return f"{module} ({name})" if module else name

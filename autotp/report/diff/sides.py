@@ -8,10 +8,12 @@ from functools import cached_property
 
 import torch
 
+from ...axes.annotation import annotation
 from ...axes.facts import Fact
 from ...axes.layout import Factor, parts_of
 from ...axes.term import Axis, axes_of
 from ...placement.certificate.check import Certificate
+from ...placement.placed import placed_as
 from ...placement.sequence import SequenceCut
 from ...placement.state import Flow
 from ...placement.typed import is_parameter
@@ -75,7 +77,7 @@ class Sides:
 
     def origin(self, node: torch.fx.Node) -> Placed | None:
         """The placed node that an operator of the graph after was made from; None for what is inserted."""
-        return None if "collective" in node.meta else self.facts.get(str(node.meta.get("origin", "")))
+        return None if placed_as(node).collective is not None else self.facts.get(placed_as(node).origin)
 
     def source(self, node: torch.fx.Node) -> torch.fx.Node:
         """The operator or input that an inserted node is about."""
@@ -101,9 +103,10 @@ class Sides:
         """The axes that a partial sum is one over."""
         sources = [self.held[source] for source in inputs_of(node)]
         summed = frozenset[Axis]().union(*(source.summed for source in sources))
-        if "collective" in node.meta:
+        if placed_as(node).collective is not None:
             return summed | (sources[0].axes - self.certificate.values[node].axes)
-        contracts, cuts = node.meta["fact"].contracts if "fact" in node.meta else (), self.flow.cuts
+        fact, cuts = placed_as(node).fact, self.flow.cuts
+        contracts = () if fact is None else fact.contracts
         return summed | {axis for term in contracts for axis in axes_of(term) if axis in cuts}
 
     def parameters_before(self) -> Iterator[torch.fx.Node]:
@@ -114,10 +117,10 @@ class Sides:
         """The parallel layer whose work an operator of the graph after is."""
         if node.op == "call_module":
             return self.layers[str(node.target)]
-        if node.op != "call_function" or self.origin(node) is None or "made" in node.meta:
+        if node.op != "call_function" or self.origin(node) is None or placed_as(node).made:
             return None
         tables = [s for source in inputs_of(node) if is_parameter(s := self.source(source))]
-        owners = {path for s in tables if (path := str(s.target).rpartition(".")[0]) == node.meta.get("module", "")}
+        owners = {path for s in tables if (path := str(s.target).rpartition(".")[0]) == annotation(node).module}
         return next((self.layers[path] for path in owners if path in self.layers), None)
 
     def operator(self, node: torch.fx.Node) -> str:

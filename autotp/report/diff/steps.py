@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import torch
 
+from ...axes.annotation import annotation
 from ...axes.layout import Factor
 from ...placement.certificate.values import Gradient
+from ...placement.placed import placed_as
 from ...placement.typed import is_parameter
 from ...planner.plan import UnitPlan
 from .data import DimTerm, Step, Transfer, Value
@@ -40,9 +42,9 @@ class _Steps:
         """The name of the traced node that a node of the graph after is; empty if it is none."""
         if node.op == "output":
             return next(name for name, other in self.before.items() if other.op == "output")
-        if "made" in node.meta:
-            return str(node.meta.get("stands_for", ""))
-        return "" if "collective" in node.meta else str(node.meta.get("origin", ""))
+        if placed_as(node).made:
+            return placed_as(node).stands_for
+        return "" if placed_as(node).collective is not None else placed_as(node).origin
 
     def _names(self) -> dict[torch.fx.Node, str]:
         """The name of the row of every node: paired nodes share one."""
@@ -159,8 +161,8 @@ class _Steps:
     def _after_value(self, node: torch.fx.Node) -> Value:
         inputs = [self.names[source] for source in inputs_of(node)]
         inputs += [name for name, call in self.inside.items() if call is node]
-        collective = node.meta.get("collective")
-        operator = self.sides.operator(node) if collective is None else main_kind(collective)
+        transition = placed_as(node).transition
+        operator = self.sides.operator(node) if transition is None else main_kind(transition)
         arguments, shapes = self.arguments.of(node), tuple(self._local_shapes(node))
         return Value(_shown_name(node), operator, arguments, tuple(dict.fromkeys(inputs)), shapes)
 
@@ -176,16 +178,16 @@ class _Steps:
             return ""
         if node.op == "get_attr":
             return str(node.target).rpartition(".")[0]
-        if "collective" in node.meta:
+        if placed_as(node).collective is not None:
             return self._module(self.sides.source(node))
-        return str(node.target) if node.op == "call_module" else str(node.meta.get("module", ""))
+        return str(node.target) if node.op == "call_module" else annotation(node).module
 
     def _role(self, node: torch.fx.Node) -> str:
-        if "collective" in node.meta:
+        if placed_as(node).collective is not None:
             return "collective"
         if node.op in ("placeholder", "get_attr", "output"):
             return "output" if node.op == "output" else operator_of(node)
-        if "made" in node.meta:
+        if placed_as(node).made:
             return "operator"
         origin = self.before[self.pairs.get(node, node.name)]
         if origin.name in self.sides.facts and self.sides.facts[origin.name][1].attends:
@@ -194,11 +196,11 @@ class _Steps:
         return next((p for p in placements if p in ("row", "vocabulary", "expert", "column")), "operator")
 
     def _transfer(self, node: torch.fx.Node) -> Transfer | None:
-        collective = node.meta.get("collective")
-        if collective is None:
+        transition = placed_as(node).transition
+        if transition is None:
             return None
-        others = tuple(self.names[other] for other in node.meta.get("together", ()))
-        return replace(self.transfers.of(collective, self._priced_name(node)), together=others)
+        others = tuple(self.names[other] for other in placed_as(node).together)
+        return replace(self.transfers.of(transition, self._priced_name(node)), together=others)
 
     def _priced_name(self, node: torch.fx.Node) -> str:
         return self.sides.placed(node)[0].name
