@@ -45,15 +45,24 @@ _TRACING = ("torch._dynamo", "torch.compiler", "torch.fx", "torch._C._functorch"
 _PURE = frozenset({os.fspath})
 _CLOCKS = (vars(datetime.datetime)["now"], vars(datetime.datetime)["utcnow"], vars(datetime.date)["today"])
 _OF_SYSTEM = (globals, open, print, input, sys._getframe, sys._current_frames, sys.gettrace, sys.getprofile)
+# What reads attributes, or finds classes, where nothing observes it.
+_READERS = (
+    inspect.signature,
+    inspect.getattr_static,
+    inspect.getmembers,
+    vars(object)["__getattribute__"],
+    vars(type)["__getattribute__"],
+    vars(type)["__subclasses__"],
+)
 _OF_THREAD = re.compile(r"get_|_count$")
 _MEMORY = tuple(vars(torch._C)[name] for name in ("_to_dlpack", "_to_dlpack_versioned") if name in vars(torch._C))
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 
 
 def is_outside(value: Any) -> bool:
-    """Returns if a function asks the system, its callers, or for all names there are, or says something: nothing can be compared
-    with its answer. And if one of torch's sets what all of torch goes by, or gives memory away."""
-    if any(value is each for each in _CLOCKS) or gives_memory(value):
+    """Returns if a function asks the system, its callers, or for what nothing observes, or says something: nothing can be
+    compared with its answer. And if one of torch's sets what all of torch goes by, or gives memory away."""
+    if any(value is each for each in (*_CLOCKS, *_READERS)) or gives_memory(value):
         return True
     if _is_of_torch(value):
         return bool(_SETS.match(value.__name__))

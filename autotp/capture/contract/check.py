@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
@@ -10,7 +11,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import nn
 
-from .probes import code_of
+from .probes import code_of, is_empty
 from .source import MISSING, Source, content, own_attributes, static_attribute
 from .values import CONTAINERS
 from .versions import VERSIONED, check_text, dict_version, entries_of
@@ -101,7 +102,12 @@ def _entry(text: _Text, entries: Any, key: Any, value: Any) -> None:
 
 
 def _attribute(text: _Text, holder: Any, key: str, value: Any) -> None:
-    _entry(text, own_attributes(holder), key, value)
+    attributes = own_attributes(holder)
+    _entry(text, attributes, key, value)
+    if attributes and not isinstance(holder, (nn.Module, torch.Tensor, types.FunctionType, types.ModuleType)):
+        text.add(
+            f"{text.name(own_attributes)}({text.name(holder)}) is {text.name(attributes)}"
+        )  # another one may be given
     if isinstance(value, torch.Tensor):
         text.add(f"{text.name(value)}.requires_grad is {value.requires_grad}")
 
@@ -166,7 +172,9 @@ def _slot(text: _Text, holder: Any, key: str, value: Any) -> None:
 
 def _cell(text: _Text, holder: Any, key: str, value: Any) -> None:
     cell = holder.__closure__[holder.__code__.co_freevars.index(key)]
-    if value is not MISSING:
+    if value is MISSING:
+        text.add(f"{text.name(is_empty)}({text.name(cell)})")
+    else:
         text.add(f"{text.name(cell)}.cell_contents is {text.name(value)}")
 
 
@@ -189,6 +197,11 @@ def _content(text: _Text, holder: Any, key: None, value: Any) -> None:
         text.add(f"tuple({text.name(holder)}) == {text.name(value)}", holder)
     else:
         text.add(f"{text.name(content)}({text.name(holder)}) == {text.name(value)}")
+
+
+def _names(text: _Text, holder: Any, key: None, value: tuple[str, ...]) -> None:
+    attributes = own_attributes(holder)
+    text.add(f"tuple({text.name(attributes)}) == {text.name(value)}", attributes)
 
 
 def _probe(text: _Text, holder: Any, key: Callable[[Any], Any], value: Any) -> None:
@@ -217,6 +230,7 @@ _TERMS: Mapping[str, Callable[[_Text, Any, Any, Any], None]] = {
     "global": _global,
     "cell": _cell,
     "content": _content,
+    "names": _names,
     "probe": _probe,
     "inside": _inside,
 }

@@ -22,7 +22,7 @@ from .numbers import is_instance
 from .probes import environment_state, wanted_gradients
 from .snapshot import is_module_of_library
 from .source import MISSING, Source, static_attribute
-from .values import is_of_torch, may_write, memory_of
+from .values import NAMES, is_of_torch, may_write, memory_of
 
 _LEAVES = {
     torch.Tensor.register_hook: "register_hook",
@@ -77,6 +77,8 @@ _OF_THE_TENSOR = {
 }
 
 
+_NAMES = frozenset(NAMES)
+_INSIDE = frozenset({"__closure__", "__defaults__", "__kwdefaults__", "__getattribute__", "__subclasses__"})
 _OF_TENSORS = (torch.overrides.__file__, torch._tensor.__file__)
 
 
@@ -95,12 +97,18 @@ class Instructions(Attributes):
         self.hidden: dict[int, torch.Tensor] = {}
         self.entered: set[tuple[int, Source]] = set()
         self.own_code: set[types.CodeType] = set()  # of functions that the trace itself makes
-        self.gradients_asked = self.order_asked = False
+        self.gradients_asked = self.order_asked = self.names_asked = False
 
     def enter(self, frame: types.FrameType) -> None:
         """A function begins: what its closure and its defaults hold is state, unless the trace has made it."""
         code = frame.f_code
         self.own_code.update(constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+        named = {*code.co_names, *code.co_consts}
+        self.names_asked = self.names_asked or not _NAMES.isdisjoint(named)
+        if not _INSIDE.isdisjoint(named) and code.co_name != "__getattribute__":
+            self.refuse(
+                f"it asks for {min(_INSIDE & named)} of something, and nothing tells what that gives", moving=True
+            )
         functions = self.functions.get(code, ())
         captured = [name for name in code.co_freevars if name != "__class__"]
         if captured and not functions and code not in self.own_code:

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy
+import torch
 from torch import nn
 
+from .answers import gives_memory
 from .memo import cache_state, kept
 from .modes import Modes
 from .notes import Notes
@@ -62,3 +64,22 @@ class Probed(Notes):
 
     def _reach_environment(self, value: Any, source: Source) -> None:
         """Its variables are observed as they are asked for."""
+
+    def _reach_reference(self, value: Any, source: Source) -> None:
+        self.refuse(f"{source} is a weak reference, and guards would keep alive what it is to")
+
+    def _reach_partial(self, value: Any, source: Source) -> None:
+        self._reach_slots(value, source, ("func", "args", "keywords"))
+
+    def _reach_slots(self, value: Any, source: Source, names: tuple[str, ...]) -> None:
+        for name in names:
+            self.reach(getattr(value, name), self.note(source, "slot", name))
+
+    def _refuse_outside(self, function: Any) -> None:
+        """Of a function that asks or tells somebody else; what is written to a file, or to memory, nothing puts back."""
+        moving = function is open or gives_memory(function)
+        self.refuse(f"it calls {function.__name__}, which is not about the model's state", moving)
+
+    def _check_wants_no_gradient(self, state: torch.Tensor | None, source: Source) -> None:
+        if state is not None and state.requires_grad:
+            self.refuse(f"{source} wants a gradient and is no parameter, and a program sums those of parameters")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .source import MISSING
-from .values import BUFFERS
+from .values import BUFFERS, NAMES
 
 
 def array_state(value: Any) -> Any:
@@ -18,8 +18,24 @@ def array_state(value: Any) -> Any:
 
 
 def variable_state(value: Any) -> Any:
-    """What a context variable is set to."""
-    return value.get(MISSING)
+    """What a context variable is set to, or gives where it is not."""
+    try:
+        return value.get()
+    except LookupError:
+        return MISSING
+
+
+def names_of(value: Any) -> Any:
+    """What a function says of itself."""
+    return tuple(getattr(value, name, None) for name in NAMES)
+
+
+def is_empty(cell: types.CellType) -> bool:
+    """Returns if a variable of a closure has no value yet."""
+    try:
+        return cell.cell_contents is MISSING
+    except ValueError:
+        return True
 
 
 def wanted_gradients(module: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import datetime
 import threading
 import types
 from collections.abc import Callable
@@ -12,7 +14,7 @@ import torch
 from torch import nn
 
 from ..clone import copied_in
-from .answers import gives_memory, is_outside, question
+from .answers import is_outside, question
 from .modes import Modes
 from .probed import Probed
 from .probes import PROBES, code_of
@@ -27,9 +29,14 @@ HOOKS_BY_NAME = {name: name for name in HOOKS} | {
 }
 # Kinds of values that a class may hold beside code.
 _DATA = frozenset({"constant", "container", "object", "tensor", "array", "partial"})
-# Kinds of values of which `is` says something.
-_TOLD_APART = frozenset({"tensor", "object", "container"})
 _IMMUTABLE = (tuple, frozenset)
+# Constants that may hold objects.
+_HOLDING: tuple[tuple[Any, tuple[str, ...]], ...] = (
+    (slice, ("start", "stop", "step")),
+    ((datetime.datetime, datetime.time), ("tzinfo",)),
+)
+# Kinds of values that may have attributes beside what they are for.
+_WITH_MORE = frozenset({"partial", "cache", "random", "array", "getter"})
 
 
 class Reach(Probed):
@@ -40,7 +47,9 @@ class Reach(Probed):
         self.tensors: dict[int, tuple[torch.Tensor, Source]] = {}
         self.memory: set[int] = set()  # where tensors of the state lie
         self.functions: dict[types.CodeType, list[tuple[Any, Source]]] = {}
+        self.named: list[Source] = []  # functions, which have names
         self.classes: set[type] = set()
+        self.placed: set[Source] = set()  # where what is told apart by `is`, or by nothing, was found
         self.holders: list[tuple[Any, nn.Module]] = []  # what has a module of the unit in it, with that
         self.watch = Watch()
 
@@ -49,24 +58,21 @@ class Reach(Probed):
         self._ask(value, source)
         kind = kind_of(value)
         if kind in ("constant", "identity"):
-            if isinstance(value, type):
-                self._reach_class(value, source)
-            if isinstance(value, Enum) or _has_more(value):
-                self._reach_member(value, source)
-            if isinstance(value, types.ModuleType):
-                self._watch_module(value, source)
-            return
-        if id(value) in self.known:
-            first = self.known[id(value)][1]
-            if first is not source and kind in _TOLD_APART and not isinstance(value, _IMMUTABLE):
-                self.objects.append(source)
+            self._reach_fixed(value, source)
             return
         if kind == "module" and id(value) in self.twins:
             self._reach_part(value, source)
             return
-        self.known[id(value)] = value, source
-        if kind in _TOLD_APART and not isinstance(value, _IMMUTABLE):
+        if id(value) in self.parts or source in self.placed:
+            return
+        self.placed.add(source)
+        if isinstance(value, _IMMUTABLE):  # of which two that are equal may be one, or not: each is read by itself
+            self.known.setdefault(id(value), (value, source))
+        else:
             self.objects.append(source)
+            if id(value) in self.known:
+                return
+            self.known[id(value)] = value, source
         handler: Callable[[Any, Source], None] | None = getattr(self, f"_reach_{kind}", None)
         if handler is not None:
             handler(value, source)
@@ -74,6 +80,20 @@ class Reach(Probed):
             self._reach_probed(value, source, PROBES[kind])
         else:
             self._refuse_reading(value, source)
+        if kind in _WITH_MORE and hasattr(value, "__dict__"):
+            self._read_all(value, source)
+
+    def _reach_fixed(self, value: Any, source: Source) -> None:
+        """What is compared as it is may still be asked for more."""
+        if isinstance(value, type):
+            self._reach_class(value, source)
+        elif isinstance(value, Enum) or _has_more(value):
+            self._reach_member(value, source)
+        elif isinstance(value, types.ModuleType):
+            self._watch_module(value, source)
+        for kinds, names in _HOLDING:
+            if isinstance(value, kinds):
+                self._reach_slots(value, source, names)
 
     def _refuse_reading(self, value: Any, source: Source) -> None:
         """Of a value that nothing can look into. The code goes on only where writes can be put back."""
@@ -82,6 +102,7 @@ class Reach(Probed):
         moving = not isinstance(value, threading.local)
         if moving:
             del self.known[id(value)]  # whoever reads it next is refused as well
+            self.placed.discard(source)
         self.refuse(f"it reads {source}, and nothing can tell what a {type(value).__qualname__} gives", moving)
 
     def refuse_part(self, value: nn.Module) -> None:
@@ -121,23 +142,18 @@ class Reach(Probed):
             self.refuse(f"it reads a parameter at {source} rather than as a parameter of its own modules")
         if any(value is buffer for buffer in self.live.buffers()):
             self.refuse(f"it reads a buffer at {source} rather than as a buffer of its own modules")
+        if not is_of_library(type(value)):
+            self.refuse(f"{source} is a tensor of the class {type(value).__qualname__}, which computes in its own way")
         self.tensors[id(value)] = value, source
         self.memory |= {memory_of(value)} - {0}
 
-    def _check_wants_no_gradient(self, state: torch.Tensor | None, source: Source) -> None:
-        if state is not None and state.requires_grad:
-            self.refuse(f"{source} wants a gradient and is no parameter, and a program sums those of parameters")
-
-    def _refuse_outside(self, function: Any) -> None:
-        """Of a function that asks or tells somebody else; what is written to a file, or to memory, nothing puts back."""
-        moving = function is open or gives_memory(function)
-        self.refuse(f"it calls {function.__name__}, which is not about the model's state", moving)
-
     def _reach_function(self, value: Any, source: Source) -> None:
         self.functions.setdefault(value.__code__, []).append((value, source))
+        self.named.append(source)
         is_library = is_module_of_library(value.__globals__)
         if not is_library:
             self.snapshots.take(value, source.__str__)
+            self.note(source, "names")
         for name, item in list(own_attributes(value).items()):
             if not is_library or name == "__wrapped__":  # what a library's decorator runs unobserved
                 self.reach(item, self.note(source, "attribute", name))
@@ -149,11 +165,11 @@ class Reach(Probed):
 
     def _reach_member(self, member: Enum, source: Source) -> None:
         """A member of an enumeration, or a number of a class of its own, is a constant, but may have attributes and methods."""
+        if source in self.placed:
+            return
+        self.placed.add(source)
         self._reach_class(type(member), self.fixed(type(member)))
-        self.snapshots.take(member, source.__str__)
-        for name, item in list(own_attributes(member).items()):
-            if not name.startswith("_"):
-                self.reach(item, self.note(source, "attribute", name))
+        self._read_all(member, source)
 
     def _reach_class(self, kind: type, source: Source) -> None:
         """A class, which anything may be asked of that it or its bases hold, where a model's code made them."""
@@ -202,16 +218,6 @@ class Reach(Probed):
             self.refuse(f"there is a backward hook on {source}")
         self._reach_object(value, source)
 
-    def _reach_reference(self, value: Any, source: Source) -> None:
-        self.refuse(f"{source} is a weak reference, and guards would keep alive what it is to")
-
-    def _reach_partial(self, value: Any, source: Source) -> None:
-        self._reach_slots(value, source, ("func", "args", "keywords"))
-
-    def _reach_slots(self, value: Any, source: Source, names: tuple[str, ...]) -> None:
-        for name in names:
-            self.reach(getattr(value, name), self.note(source, "slot", name))
-
     def _reach_container(self, value: Any, source: Source) -> None:
         if len(value) > MOST_ITEMS:
             self.refuse(f"{source} has more than {MOST_ITEMS} items, which are too many to watch")
@@ -220,6 +226,8 @@ class Reach(Probed):
         self.note(source, "type")
         self.note(source, "content")
         self.snapshots.take(value, source.__str__)
+        if isinstance(value, collections.defaultdict):
+            self._reach_slots(value, source, ("default_factory",))
         items = (
             dict.items(value)
             if isinstance(value, dict)
@@ -242,11 +250,15 @@ class Reach(Probed):
         self.note(source, "type")
         self.snapshots.take(value, source.__str__)
         self._reach_class(type(value), self.step(source, "type"))
+        if isinstance(value, BaseException):
+            self._reach_slots(value, source, ("args", "__cause__", "__context__"))
         if is_value_of_torch(type(value)) or not self.watch.add_class(type(value)):
             self._read_all(value, source)
 
     def _read_all(self, value: Any, source: Source) -> None:
         """Note every attribute of an object, as nothing tells which of them is read."""
+        self.snapshots.take(value, source.__str__)
+        self.note(source, "names")
         for name, item in list(own_attributes(value).items()):
             if isinstance(value, nn.Module) and name in HOOKS_BY_NAME:
                 self._note_hooks(source, HOOKS_BY_NAME[name])

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from .memo import Memo, note
 from .source import MISSING, own_attributes
-from .values import BUFFERS
+from .values import BUFFERS, NAMES
 
 
 class Snapshots:
@@ -38,7 +38,7 @@ class Snapshots:
 
     def take(self, value: Any, name: Callable[[], str]) -> None:
         """Remember the present state of a container, an object, an array, or a module with its parameters and buffers."""
-        if id(value) not in self.taken and not isinstance(value, (tuple, frozenset)):
+        if id(value) not in self.taken and type(value) not in (tuple, frozenset):
             self.taken[id(value)] = value, _state(value), name
 
     def take_entry(self, namespace: dict[str, Any], name: str) -> None:
@@ -173,11 +173,9 @@ def _state(value: Any) -> dict[str, Any]:
     state: dict[str, Any] = {}
     if isinstance(value, numpy.ndarray):
         state["array"] = value.copy()
-        return state
-    if isinstance(value, BUFFERS):
+    elif isinstance(value, BUFFERS):
         state["array"] = memoryview(value).tobytes()
-        return state
-    if isinstance(value, dict):  # a class of its own may make entries where they are asked for
+    elif isinstance(value, dict):  # a class of its own may make entries where they are asked for
         ordered = isinstance(value, collections.OrderedDict)
         state["items"] = dict((collections.OrderedDict if ordered else dict).items(value))
     elif isinstance(value, (list, collections.deque)):
@@ -199,7 +197,9 @@ def _state(value: Any) -> dict[str, Any]:
 def _slots(value: Any) -> dict[str, Any]:
     names = [name for kind in type(value).__mro__ for name in _names(vars(kind).get("__slots__", ()))]
     if isinstance(value, types.FunctionType):
-        names = ["__defaults__", "__kwdefaults__", "__code__"]
+        names = ["__defaults__", "__kwdefaults__", "__code__", *NAMES]
+    if isinstance(value, BaseException):
+        names.append("args")
     found = {}
     for name in names:
         try:
@@ -218,9 +218,9 @@ def _difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
     """What was written, behind the name of what it was written to."""
     if "array" in before:
         old, new = before["array"], now["array"]
-        same = old == new if isinstance(old, bytes) else numpy.array_equal(old, new, equal_nan=True)
-        return None if same else ""
-    for part in before.keys() | now.keys():
+        if not (old == new if isinstance(old, bytes) else numpy.array_equal(old, new, equal_nan=True)):
+            return ""
+    for part in (before.keys() | now.keys()) - {"array"}:
         old, new = before.get(part, {}), now.get(part, {})
         if isinstance(old, dict) and isinstance(new, dict):
             changed = [k for k in {**old, **new} if old.get(k, MISSING) is not new.get(k, MISSING)]
@@ -246,7 +246,6 @@ def _fill(value: Any, numbers: Any) -> None:
 def _give(value: Any, before: dict[str, Any]) -> None:
     if "array" in before:
         _fill(value, before["array"])
-        return
     items = before.get("items")
     if isinstance(value, dict):
         plain = collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict

@@ -57,6 +57,7 @@ class Source:
 _TEXTS = {
     "item": "{parent}[{key!r}]",
     "content": "{parent}",
+    "names": "{parent}",
     "class": "{parent}",
     "absent": "{parent}",
     "cell": "the variable {key} of {parent}",
@@ -146,6 +147,7 @@ _STEPS: dict[str, Callable[[Any, Any], Any]] = {
     "cell": _cell,
     "absent": lambda holder, key: static_attribute(holder, key)[0],
     "content": content,
+    "names": lambda holder, key: tuple(own_attributes(holder)),
     "probe": lambda holder, key: key(holder),
     "inside": lambda holder, key: key(holder),
 }

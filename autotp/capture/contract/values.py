@@ -140,12 +140,12 @@ _REPORTED = frozenset({"autotp", "torch", "sympy", "typing", "logging", "_thread
 
 
 _OPEN = (object, dict, list, tuple, set, frozenset, collections.OrderedDict, collections.defaultdict, collections.deque)
-_OPEN_NAMES = frozenset({"types.SimpleNamespace", "builtins.BaseException", "builtins.Exception"})
+_OPENNAMES = frozenset({"types.SimpleNamespace", "builtins.BaseException", "builtins.Exception"})
 
 
 def _has_plain_state(kind: type) -> bool:
     """Returns if all that objects of a class hold lies in attributes and items: no code but Python's has written it."""
-    return all(c in _OPEN or f"{c.__module__}.{c.__qualname__}" in _OPEN_NAMES or _is_python(c) for c in kind.__mro__)
+    return all(c in _OPEN or f"{c.__module__}.{c.__qualname__}" in _OPENNAMES or _is_python(c) for c in kind.__mro__)
 
 
 def _is_python(kind: type) -> bool:
@@ -174,10 +174,13 @@ class Looks:
     shape: tuple[int, ...]
     dtype: torch.dtype
     wants_gradient: bool
+    kind: type
 
     @staticmethod
     def of(tensor: torch.Tensor) -> Looks:
-        return Looks(tuple(tensor.shape), tensor.dtype, tensor.requires_grad and not isinstance(tensor, nn.Parameter))
+        is_parameter = isinstance(tensor, nn.Parameter)  # whatever class it is of: it may be cut
+        wants = tensor.requires_grad and not is_parameter
+        return Looks(tuple(tensor.shape), tensor.dtype, wants, nn.Parameter if is_parameter else type(tensor))
 
 
 def as_expected(value: Any) -> Any:
@@ -198,21 +201,27 @@ def agree(expected: Any, now: Any) -> bool:
     if kind == "constant":
         return _equal(expected, now)
     if kind == "function":
-        return type(now) is type(expected) and now.__code__ is expected.__code__
+        if type(now) is not type(expected) or now.__code__ is not expected.__code__:
+            return False
+        return all(getattr(now, name) == getattr(expected, name) for name in NAMES)
     if kind in ("identity", "bound") or isinstance(expected, torch.Generator):  # graphs hold generators themselves
         return False
     return type(now) is type(expected)
+
+
+# What code may ask of a function, and what two of the same code usually have alike.
+NAMES = ("__name__", "__qualname__", "__module__", "__doc__")
+_EXACT = (type(None), bool, int, str, bytes)  # classes whose equal objects are the same to everybody
 
 
 def _equal(one: Any, other: Any) -> bool:
     """Equality of constants: 1, 1.0 and True are three, and what is not a number equals itself."""
     if type(one) is not type(other):
         return False
-    if isinstance(one, (tuple, frozenset)) and not isinstance(one, torch.Size):
-        return one == other and [*map(type, one)] == [*map(type, other)]
-    if isinstance(one, float):
+    if isinstance(one, (float, numpy.floating)):
         return repr(one) == repr(other)  # tells zeros of both signs apart
-    return bool(one == other)
+    is_exact = isinstance(one, Enum) or type(one) in _EXACT
+    return bool(one == other) and (is_exact or repr(one) == repr(other))  # Decimal("1") and Decimal("1.00")
 
 
 def memory_of(tensor: torch.Tensor) -> int:
