@@ -97,14 +97,15 @@ class Instructions(Attributes):
         self.hidden: dict[int, torch.Tensor] = {}
         self.entered: set[tuple[int, Source]] = set()
         self.own_code: set[types.CodeType] = set()  # of functions that the trace itself makes
-        self.gradients_asked = self.order_asked = self.names_asked = False
+        self.gradients_asked = self.order_asked = False
+        self.names_asked: set[str] = set()
 
     def enter(self, frame: types.FrameType) -> None:
         """A function begins: what its closure and its defaults hold is state, unless the trace has made it."""
         code = frame.f_code
         self.own_code.update(constant for constant in code.co_consts if isinstance(constant, types.CodeType))
         named = {*code.co_names, *code.co_consts}
-        self.names_asked = self.names_asked or not _NAMES.isdisjoint(named)
+        self.names_asked |= _NAMES & named
         if not _INSIDE.isdisjoint(named) and code.co_name != "__getattribute__":
             self.refuse(
                 f"it asks for {min(_INSIDE & named)} of something, and nothing tells what that gives", moving=True

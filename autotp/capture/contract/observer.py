@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextvars
 import gc
+import itertools
 import random
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from .frames import Tracing
 from .guards import Contract, Guard, grouped
 from .instructions import Instructions
 from .numbers import symbols_are_numbers
-from .probes import names_of, variable_state
+from .probes import variable_state
 from .source import Source, own_attributes
 from .tensors import telling
 from .values import as_expected, memory_of
@@ -104,8 +105,8 @@ class Observer(Instructions):
     def contract(self, constants: Mapping[str, torch.Tensor]) -> Contract:
         """What was read, as guards; of a graph's constants, those that are read from state."""
         found: dict[Source, Any] = {}
-        for source in self.named if self.names_asked else ():
-            self.note(source, "probe", names_of)
+        for source, name in itertools.product(self.named, sorted(self.names_asked)):
+            self.note(source, "slot", name)
         guards = tuple(Guard(source, as_expected(source.get(self.live, found))) for source in self.order)
         tensors = {name: self.tensors[id(t)][1] for name, t in constants.items() if id(t) in self.tensors}
         for name in tensors:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .source import MISSING
-from .values import BUFFERS, NAMES
+from .values import BUFFERS
 
 
 def array_state(value: Any) -> Any:
@@ -23,11 +23,6 @@ def variable_state(value: Any) -> Any:
         return value.get()
     except LookupError:
         return MISSING
-
-
-def names_of(value: Any) -> Any:
-    """What a function says of itself."""
-    return tuple(getattr(value, name, None) for name in NAMES)
 
 
 def is_empty(cell: types.CellType) -> bool:
