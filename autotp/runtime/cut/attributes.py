@@ -82,6 +82,10 @@ def set_gradient(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> N
         func(parameter, value)
 
 
+def delete_gradient(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    set_gradient(T.grad.__set__, (args[0], None), {})  # type: ignore[attr-defined]
+
+
 def _apart(part: T, value: T | None) -> T:
     """This rank's part of a value that is not cut, in memory of its own."""
     shares = type(part) is T and type(value) is T and part.untyped_storage()._cdata == value.untyped_storage()._cdata

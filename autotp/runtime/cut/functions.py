@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from ...errors import UsageError
 from . import attributes
-from .kinds import CASTS, ELEMENTWISE, FOREACH, INITIAL, OF_PART, OF_SIZES, OF_TYPE, getter, setter, written_by
+from .kinds import CASTS, ELEMENTWISE, FOREACH, INITIAL, OF_PART, OF_SIZES, OF_TYPE, deleter, getter, setter, written_by
 from .operands import held_for, result_of
 from .origin import IsCut, parts_only
 from .reductions import REDUCTIONS
@@ -205,6 +205,7 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     setter("data"): attributes.set_data,
     getter("grad"): attributes.get_gradient,
     setter("grad"): attributes.set_gradient,
+    deleter("grad"): attributes.delete_gradient,
     T.register_hook: attributes.register_hook,
     T.register_post_accumulate_grad_hook: attributes.register_after,
     T.__dlpack__: _refuse_sharing,

@@ -79,6 +79,11 @@ def setter(name: str) -> Any:
     return getattr(T, name).__set__
 
 
+def deleter(name: str) -> Any:
+    """What torch calls to delete one."""
+    return getattr(T, name).__delete__
+
+
 def _getters(names: str) -> list[Any]:
     return [getter(name) for name in names.split() if hasattr(T, name)]
 
