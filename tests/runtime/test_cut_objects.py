@@ -14,19 +14,83 @@ import autotp
 from autotp.errors import UsageError
 from autotp.runtime.cut.origin import IsCut
 from autotp.runtime.groups.launch import run_ranks
+from tests.contract.parts import HIDDEN, linear
 from tests.runtime.test_cut_backwards import IDS, Words
 
 F64 = torch.float64
 
 
-def deleted(net: Words) -> list[Any]:
+class Net(Words):
+    """Both products of a block are square, so that the matrices of the two, which are cut otherwise, have one shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for block in self.blocks.blocks:
+            block.up, block.down = linear(HIDDEN, HIDDEN), linear(HIDDEN, HIDDEN)
+
+
+def deleted(net: Any) -> list[Any]:
     net.loss().backward()
     for parameter in net.parameters():
         del parameter.grad
     return [parameter.grad for parameter in net.parameters()]
 
 
-WAYS: dict[str, Callable[[Words], list[Any]]] = {way.__name__: way for way in (deleted,)}
+def rows_of_their_own(net: Any) -> list[Any]:
+    """Parameters that are views of a cut one: they have gradients, are stepped and copied, and share its memory."""
+    table = nn.Embedding.from_pretrained(net.table.weight.data[:10], freeze=False)
+    some = nn.ParameterList([nn.Parameter(net.head.weight.detach()[i]) for i in range(3)])
+    flat = net.blocks.blocks[0].up.weight.detach().view(-1).requires_grad_()
+    optimizer = torch.optim.AdamW([table.weight, *some, flat], 0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        (table(torch.arange(5)).square().sum() + sum((each**3).sum() for each in (*some, flat))).backward()
+        optimizer.step()
+    copied = copy.deepcopy(table).weight
+    own = [table.weight.grad, *(each.grad for each in some), flat.grad, copied, copied.requires_grad]
+    del flat.grad
+    return [*own, flat.grad, *some, net.table.weight, net.head.weight, net.blocks.blocks[0].up.weight, net.loss()]
+
+
+def views_in_a_graph(net: Any) -> list[Any]:
+    """Hooks of views, gradients with respect to them, retained and asked for, their data, and shapes that are changed."""
+    found: list[Any] = []
+    for parameter in net.parts():
+        view = parameter[1:3]
+        view.register_hook(lambda gradient: gradient * 3)
+        view.retain_grad()
+        (view**2).sum().backward()
+        found += [view.grad, view.retains_grad, parameter.grad, *torch.autograd.grad((view**3).sum(), view)]
+        shaped = (parameter * 2)[0:2]
+        shaped.t_()
+        shaped.unsqueeze_(0)
+        (shaped**2).sum().backward(inputs=[shaped])
+        given = parameter.data[1:]
+        given.grad = torch.ones_like(given)
+        found += [tuple(shaped.shape), shaped.grad, given.grad, (parameter * 2)[0].requires_grad]
+        given.data = torch.ones(2, dtype=F64)
+        given.mul_(2)
+        found += [given, parameter]
+    return found
+
+
+def of_sizes(net: Any) -> list[Any]:
+    """What is made by a size, which is not a list of numbers."""
+    weight = net.head.weight.data
+    return [tuple(weight.new(weight.size()).shape), tuple(weight[1:].new(weight[1:].size()).shape)]
+
+
+def of_two_cuts(net: Any) -> list[Any]:
+    """Element by element of tensors that are cut otherwise: each has its whole gradient."""
+    upper, lower = net.blocks.blocks[0].up.weight, net.blocks.blocks[1].down.weight
+    (upper * lower).square().sum().backward()
+    torch._foreach_mul([lower], [upper])[0].norm().backward()
+    return [upper.grad, lower.grad]
+
+
+WAYS: dict[str, Callable[[Any], list[Any]]] = {
+    way.__name__: way for way in (deleted, rows_of_their_own, views_in_a_graph, of_sizes, of_two_cuts)
+}
 
 
 def plain(value: Any) -> Any:
@@ -39,14 +103,14 @@ def on_rank() -> dict[str, list[Any]]:
     """Runs on a rank: everything, one model after the other."""
     found = {}
     for name, way in WAYS.items():
-        model = autotp.parallelize(Words(), example=(IDS,))
+        model = autotp.parallelize(Net(), example=(IDS,))
         found[name] = [plain(value) for value in way(model)]
     return found
 
 
 @pytest.mark.filterwarnings("ignore:Using backward", "ignore:The .grad attribute")
 def test_it_is_as_on_the_dense_model() -> None:
-    true = {name: [plain(value) for value in way(Words())] for name, way in WAYS.items()}
+    true = {name: [plain(value) for value in way(Net())] for name, way in WAYS.items()}
     for found in run_ranks(on_rank, 2):
         for name, values in true.items():
             assert len(values) == len(found[name])
@@ -55,3 +119,38 @@ def test_it_is_as_on_the_dense_model() -> None:
                     torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-9, msg=name)
                 else:
                     assert mine == other, name
+
+
+def lost(net: Any) -> dict[str, Callable[[], Any]]:
+    """Writes whose gradient would be lost, and other shapes and memory in place."""
+    a, q = torch.tensor(2.0, dtype=F64, requires_grad=True), net.head.weight.detach().clone()
+    result = net.head.weight * 2
+    return {
+        "would write what wants a gradient into head.weight": lambda: q.mul_(a),
+        "fill_ would write": lambda: q.fill_(a),
+        "_foreach_mul_ would write": lambda: torch._foreach_mul_([q], [a]),
+        "__setitem__ would write": lambda: q.__setitem__(0, a),
+        "add_ would write what wants a gradient into": lambda: q.view(-1)[1:4].add_(a),
+        "div_ would write what wants a gradient into": lambda: result[0].div_(3),
+        "t_ would change the shape": lambda: net.head.weight.data.t_(),
+        "unsqueeze_ would change the shape": lambda: q.unsqueeze_(0),
+        "resize_ would change the shape": lambda: q.resize_(3, 4),
+        "resize_as_ would give": lambda: q[0].resize_as_(torch.ones(2)),
+        "set_ would give": lambda: q.set_(torch.ones(2, dtype=F64)),
+    }
+
+
+def told() -> dict[str, str]:
+    said = {}
+    for name, do in lost(autotp.parallelize(Net(), example=(IDS,))).items():
+        try:
+            said[name] = f"gives {do()}"
+        except UsageError as error:
+            said[name] = str(error)
+    return said
+
+
+def test_what_would_be_lost_is_refused() -> None:
+    for said in run_ranks(told, 2):
+        for name, message in said.items():
+            assert name in message

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 import threading
 import types
@@ -13,18 +12,16 @@ from typing import Any
 
 import torch
 from torch.autograd import graph as autograd_graph
-from torch.utils import _pytree as pytree
 
 from ...errors import UsageError
+from .differentiate import wholes
 from .given import gradients, note_given, note_gradient, settle
-from .kinds import label
+from .kinds import label, setter
 from .operands import held_for
 from .origin import IsCut, parts_only
 from .views import WholeView
 
 T = torch.Tensor
-MSG_BATCHED = "is_grads_batched asks for several gradients of {name}, a cut parameter; call autograd.grad once for each"
-_OF_GRAD = inspect.signature(torch.autograd.grad)
 
 
 def of_sizes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -40,7 +37,7 @@ def of_sizes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 def of_type(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """A new tensor that has the dtype and the device of a cut one, and nothing else; of another cut one it is a copy."""
     subject, *rest = args
-    rest, kwargs = _wholes((rest, dict(kwargs)), label(func))
+    rest, kwargs = wholes((rest, dict(kwargs)), label(func))
     return func(subject.local() if isinstance(subject, IsCut) else subject, *rest, **kwargs)
 
 
@@ -83,7 +80,7 @@ def set_gradient(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> N
 
 
 def delete_gradient(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    set_gradient(T.grad.__set__, (args[0], None), {})  # type: ignore[attr-defined]
+    set_gradient(setter("grad"), (args[0], None), {})
 
 
 def _apart(part: T, value: T | None) -> T:
@@ -116,50 +113,6 @@ def _taken(parameter: Any, value: T, what: str) -> T:
             f"{what} of {parameter.origin.name}, which is cut over ranks, was set to a sparse tensor; give .to_dense()"
         )
     return held_for(parameter, value)
-
-
-def autograd_grad(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Gradients with respect to cut tensors, cut as they are. Raises UsageError for several at a time."""
-    given = _OF_GRAD.bind(*args, **kwargs).arguments
-    inputs = given.pop("inputs")
-    wanted = [inputs] if isinstance(inputs, T) else list(inputs)
-    cut = [each.origin.name for each in wanted if isinstance(each, IsCut)]
-    if cut and given.get("is_grads_batched"):
-        raise UsageError(MSG_BATCHED.format(name=cut[0]))
-    given = _wholes(given, "autograd.grad")
-    zeros = given.get("materialize_grads", False)
-    unused = {"materialize_grads": False, "allow_unused": True} if zeros else {}
-    found = func(inputs=_edges(wanted), **{**given, **unused})
-    return tuple(
-        (torch.zeros_like(of) if zeros else None)
-        if gradient is None
-        else of.wrap(gradient)
-        if isinstance(of, IsCut)
-        else gradient
-        for of, gradient in zip(wanted, found, strict=True)
-    )
-
-
-def backward(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """A backward, of what may be cut, to inputs some of which are: each gets its part of its gradient."""
-    inputs = kwargs.get("inputs", args[5] if len(args) > 5 else None)
-    kwargs = {name: value for name, value in kwargs.items() if name != "inputs"}
-    args, kwargs = _wholes((tuple(args[:5]), kwargs), "backward")
-    func(*args, inputs=None if inputs is None else _edges(inputs), **kwargs)
-
-
-def _edges(inputs: Any) -> list[Any]:
-    """The edges of autograd's graph by which cut tensors get their gradients. Torch is given these in their place: it then runs
-    hooks, and derivatives that somebody wrote, as in any backward."""
-    with parts_only():
-        return [
-            autograd_graph.get_gradient_edge(each) if isinstance(each, T) and isinstance(each, IsCut) else each
-            for each in ([inputs] if isinstance(inputs, T) else inputs)
-        ]
-
-
-def _wholes(given: Any, what: str) -> Any:
-    return pytree.tree_map(lambda v: v.whole(what) if isinstance(v, IsCut) else v, given)
 
 
 def register_hook(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

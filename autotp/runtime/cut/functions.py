@@ -14,9 +14,25 @@ from torch.utils import _pytree as pytree
 
 from ...errors import UsageError
 from . import attributes
-from .kinds import CASTS, ELEMENTWISE, FOREACH, INITIAL, OF_PART, OF_SIZES, OF_TYPE, deleter, getter, setter, written_by
+from .differentiate import DIFFERENTIATING
+from .kinds import (
+    CASTS,
+    ELEMENTWISE,
+    FOREACH,
+    INITIAL,
+    MEMORY,
+    OF_PART,
+    OF_SIZES,
+    OF_TYPE,
+    RESHAPING,
+    deleter,
+    getter,
+    label,
+    setter,
+    written_by,
+)
 from .operands import held_for, result_of
-from .origin import IsCut, parts_only
+from .origin import IsCut, mapped, parts_only
 from .reductions import REDUCTIONS
 from .sent import COLLECTIVES, exchange
 from .views import MSG_SHARED
@@ -30,6 +46,11 @@ _ASKING = (
 MSG_NODE = (
     "the node of {name} in autograd's graph gets this rank's part of the gradient, since the parameter is cut; use"
     " register_hook of the parameter"
+)
+
+MSG_RESHAPED = (
+    "{what} would change the shape or the memory of {name}, a cut tensor, in place; make a new tensor: the function without the"
+    " underscore at its end, or {name}.detach().clone()"
 )
 
 
@@ -88,7 +109,8 @@ def _note_written(value: Any) -> None:
 def _leader(leaves: Sequence[Any], written: Sequence[Any]) -> Any:
     """The operand that the result is cut like; None where a function is one of whole ones.
 
-    All others have its sizes or are broadcast to them, and none that is not cut wants a gradient: each rank would have a part.
+    All others have its sizes or are broadcast to them, and none that is not cut alike wants a gradient: each rank would have a
+    part, of which the others never hear.
     """
     leader = next((value for value in (written or leaves) if isinstance(value, IsCut)), None)
     if leader is None or not all(isinstance(value, IsCut) for value in written):
@@ -108,14 +130,18 @@ def _joins(leader: Any, value: Any) -> bool:
     """Returns if a tensor may meet a cut one element by element."""
     own, shape = value.shape, leader.origin.shape
     alike = len(own) <= len(shape) and all(a in (1, b) for a, b in zip(reversed(own), reversed(shape), strict=False))
-    return alike and (isinstance(value, IsCut) or not (value.requires_grad and torch.is_grad_enabled()))
+    return alike and (_fits(leader, value) or not (torch.is_grad_enabled() and value.requires_grad))
+
+
+def _fits(leader: Any, value: Any) -> bool:
+    return type(value) is type(leader) and leader.origin.fits(value.origin)
 
 
 def _cast(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Another dtype or device, which may be said by another tensor."""
     subject = args[0]
     if not isinstance(subject, IsCut):  # only the other one is cut
-        rest = pytree.tree_map(lambda v: v.local() if isinstance(v, IsCut) else v, (tuple(args), dict(kwargs)))
+        rest = mapped(lambda v: v.local() if isinstance(v, IsCut) else v, (tuple(args), dict(kwargs)))
         return func(*rest[0], **rest[1])
     with parts_only():
         result = func(*args, **kwargs)
@@ -188,6 +214,12 @@ def _of_itself(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any
     return on_whole(func, args, kwargs)
 
 
+def _refuse_reshaping(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    if not isinstance(args[0], IsCut):
+        return on_whole(func, args, kwargs)
+    raise UsageError(MSG_RESHAPED.format(what=label(func), name=args[0].origin.name))
+
+
 def _refuse_sharing(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     raise UsageError(MSG_SHARED.format(name=args[0].origin.name))
 
@@ -209,11 +241,11 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     T.register_hook: attributes.register_hook,
     T.register_post_accumulate_grad_hook: attributes.register_after,
     T.__dlpack__: _refuse_sharing,
+    **dict.fromkeys(RESHAPING | MEMORY, _refuse_reshaping),
     T.view_as: _of_itself,
     T.expand_as: _of_itself,
     T.where: _where,
     torch.where: _where,
-    torch.autograd.grad: attributes.autograd_grad,
-    torch.autograd.backward: attributes.backward,
+    **DIFFERENTIATING,
     torch._amp_foreach_non_finite_check_and_unscale_: _unscale,
 }

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from ...axes.layout import Factor, Factors, Layout, factors_of, is_even, is_padded, local_factors, parts_of
 from ...errors import RankLostError, TraceError, UsageError
@@ -23,8 +24,16 @@ MSG_ALONE = (
     "{error}; all ranks compute {what} of {name} together: call it on every rank, or ask for this rank's part alone with"
     " .local()"
 )
+MSG_SET = (
+    "set_ would give {name}, a cut tensor, other memory; write into it, or make a new tensor, {name}.detach().clone()"
+)
 MSG_TRACED = "it reads {name}, a cut tensor that is none of its parameters"
 _tracing = threading.local()
+
+
+def mapped(function: Callable[[Any], Any], tree: Any) -> Any:
+    """What is in containers, with something done to each; sizes stay sizes, which torch tells from tuples."""
+    return pytree.tree_map(function, tree, is_leaf=lambda value: type(value) is torch.Size)
 
 
 @contextmanager
@@ -153,6 +162,16 @@ class Memory:
     writes: int = 0
 
 
+class IsView:
+    """What views of a gathered whole have; see `views.py`."""
+
+    __slots__ = ()
+
+    def taken(self, what: str) -> torch.Tensor:
+        """The view as a plain tensor, gathered again if the part was written to."""
+        raise NotImplementedError
+
+
 class IsCut:
     """What every cut tensor has, whatever it is on this rank."""
 
@@ -196,6 +215,12 @@ class IsCut:
         with parts_only(), torch.no_grad():
             self.copy_(self.part_of(whole.detach()))  # type: ignore[attr-defined]
         self.note_written()
+
+    def set_(self, *args: Any, **kwargs: Any) -> Any:
+        """Raises UsageError: torch does it without asking, and the part would have sizes of its own."""
+        if torch._C._is_torch_function_enabled():
+            raise UsageError(MSG_SET.format(name=self.origin.name))
+        return super().set_(*args, **kwargs)  # type: ignore[misc]
 
     def note_written(self) -> None:
         """After a write into the part: its padding is zero again, and views of the whole are out of date."""

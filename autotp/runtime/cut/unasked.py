@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from ...outside.methods import function_of, is_class_method
 from .attributes import is_in_backward
-from .origin import IsCut
+from .origin import IsCut, mapped
 from .views import WholeView
 from .whole import Lent
 
@@ -48,7 +48,7 @@ def _with_wholes(function: Callable[..., Any], below: Callable[[], AbstractConte
             return function(*args, **kwargs)
         lent = Lent(function.__name__, distrusted=True)
         with below():
-            args, kwargs = pytree.tree_map(lent, (args, kwargs))
+            args, kwargs = mapped(lent, (args, kwargs))
         result = function(*args, **kwargs)
         lent.take_over()
         return result

@@ -3,24 +3,33 @@ tensor's do: what is written into one is taken over by the part, and after a wri
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy
 import torch
+from torch import nn
 from torch.utils import _pytree as pytree
 
 from ...errors import UsageError
-from .kinds import OF_PART, OF_SIZES, label, written_by
-from .origin import IsCut, parts_only
+from .differentiate import DIFFERENTIATING
+from .kinds import MEMORY, OF_OBJECT, OF_PART, OF_SIZES, RESHAPING, label, setter, written_by
+from .origin import IsCut, IsView, mapped, parts_only
 
 MSG_STALE = (
     "{what} uses a view of {name} that was made with gradients before the parameter was written to; make the view again"
 )
+MSG_RECORDED = (
+    "{what} would write what wants a gradient into {name}, a cut tensor, and the gradient would be lost; make a new tensor of"
+    " both in place of a write (q = q * a, torch.where, torch.cat), or write inside torch.no_grad()"
+)
+MSG_MEMORY = "{what} would give {name}, a cut tensor, or a view of it, another memory; make a new tensor, {name}.detach().clone()"
 # Whoever gets the memory of a gathered whole may write there, and nobody would hear of it.
 MSG_SHARED = "the memory of {name}, a cut parameter, is a part's; hand on .whole(), a copy, or .local(), this part"
 
 
-class WholeView(torch.Tensor):
+class WholeView(IsView, torch.Tensor):
     """A view of the gathered whole of a cut tensor."""
 
     cut: Any
@@ -44,21 +53,35 @@ class WholeView(torch.Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func in _OF_OBJECT and args and isinstance(args[0], WholeView):
+            return _OF_OBJECT[func](func, args, kwargs)
         if any(issubclass(kind, IsCut) for kind in types):
             return NotImplemented  # the cut tensor's own function knows of views
+        if func in DIFFERENTIATING:
+            return DIFFERENTIATING[func](func, args, kwargs)
         views = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, WholeView)]
         if func is torch.Tensor.__dlpack__:
             raise UsageError(MSG_SHARED.format(name=views[0].cut.origin.name))
-        written = written_by(func, args, kwargs)
-        if func not in OF_PART and func not in OF_SIZES:
+        written, what = written_by(func, args, kwargs), label(func)
+        if func not in OF_SIZES:
             for view in views:
-                view.refresh(label(func))
-        given, before = pytree.tree_map_only(WholeView, WholeView.plain, (tuple(args), dict(kwargs))), writes_of(views)
+                view.refresh(what)
+        given, before = mapped(_plainly, (tuple(args), dict(kwargs))), writes_of(views)
         result = func(*given[0], **given[1])
         for view, first, then in zip(views, before, writes_of(views), strict=True):
             if then != first or any(view is one for one in written):
-                view.keep()
-        return pytree.tree_map(lambda leaf: _given_back(leaf, views, written), result)
+                view.keep(what)
+        return mapped(lambda leaf: _given_back(leaf, views, written), result)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
+        """A tensor of its own, and a parameter if this is one."""
+        copied = self.taken("a copy").detach().clone().requires_grad_(self.requires_grad)
+        if "_is_param" in self.__dict__:
+            copied = nn.Parameter(copied, copied.requires_grad)
+        elif self.grad is not None:
+            copied.grad = copy.deepcopy(self.grad, memo)
+        memo[id(self)] = copied
+        return copied
 
     def plain(self) -> torch.Tensor:
         """The view as a plain tensor with the same memory and history."""
@@ -70,8 +93,12 @@ class WholeView(torch.Tensor):
         self.refresh(what)
         return self.plain()
 
-    def keep(self) -> None:
-        """After a write into the view: the cut tensor takes it over."""
+    def keep(self, what: str) -> None:
+        """After a write into the view: the cut tensor takes it over. Raises UsageError where autograd has recorded the write:
+        the part has a history of its own."""
+        if torch.is_grad_enabled() and self.root.requires_grad:
+            self.version = (-1, -1)
+            raise UsageError(MSG_RECORDED.format(what=what, name=self.cut.origin.name))
         self.cut.store(self.root)
         self.version = _version(self.cut)
 
@@ -80,7 +107,7 @@ class WholeView(torch.Tensor):
         if self.version == _version(self.cut):
             return
         with parts_only():
-            if self.requires_grad and torch.is_grad_enabled():
+            if torch.is_grad_enabled() and self.requires_grad and not self.is_leaf:
                 raise UsageError(MSG_STALE.format(what=what, name=self.cut.origin.name))
             with torch.no_grad():
                 self.root.detach().copy_(self.cut.whole(what))
@@ -107,3 +134,49 @@ def _given_back(leaf: Any, views: list[WholeView], written: list[Any]) -> Any:
             same = any(view is one for one in written)
             return view if same else WholeView.of(leaf, view.cut, view.root)
     return leaf
+
+
+def _plainly(value: Any) -> Any:
+    return value.plain() if isinstance(value, WholeView) else value
+
+
+# -- what concerns the view itself, and not what is in its memory --------------------------------------------------------
+
+
+def _on_itself(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What others see of the view, and autograd's part of it: a second tensor over the memory would have that for itself."""
+    views = [args[0]]
+    with parts_only():
+        result = func(*args, **kwargs)
+    return _given_back(result, views, [])
+
+
+def _set_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Given other memory it is a view no more."""
+    view, value = args
+    value = value.whole(".data") if isinstance(value, IsCut) else _plainly(value)
+    with parts_only():
+        func(view, value)
+    for name in ("cut", "root", "version"):
+        del view.__dict__[name]
+    view.__class__ = nn.Parameter if "_is_param" in view.__dict__ else torch.Tensor
+
+
+def _set_gradient(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    view, value = args
+    value = value.whole(".grad") if isinstance(value, IsCut) else _plainly(value)
+    with parts_only():
+        func(view, value)
+
+
+def _refuse_memory(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    raise UsageError(MSG_MEMORY.format(what=label(func), name=args[0].cut.origin.name))
+
+
+_OF_OBJECT: dict[Any, Callable[..., Any]] = {
+    **dict.fromkeys([*OF_PART, *OF_OBJECT, *RESHAPING], _on_itself),
+    **dict.fromkeys(MEMORY, _refuse_memory),
+    setter("data"): _set_data,
+    setter("grad"): _set_gradient,
+}
+del _OF_OBJECT[torch.Tensor.__format__]  # a number, as text
