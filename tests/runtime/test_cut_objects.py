@@ -88,8 +88,26 @@ def of_two_cuts(net: Any) -> list[Any]:
     return [upper.grad, lower.grad]
 
 
+def detached_in_place(net: Any) -> list[Any]:
+    """Gradients that have a history, which ends in place, and which looking at them under no_grad does not end."""
+    found: list[Any] = []
+    net.loss().backward(create_graph=True)
+    net.zero_grad(set_to_none=False)
+    net.loss().backward(create_graph=True)
+    with torch.no_grad():
+        found += [parameter.grad.norm() for parameter in net.parts()]
+    again = sum(parameter.grad.square().sum() for parameter in net.parts())
+    found += torch.autograd.grad(again, net.parts(), retain_graph=True)
+    for parameter in net.parts():
+        doubled = (parameter * 2).detach_()
+        parameter.grad = torch.autograd.grad(parameter.square().sum(), parameter, create_graph=True)[0]
+        found += [doubled, doubled.requires_grad, parameter.grad.detach_(), parameter.grad.requires_grad]
+    return found
+
+
 WAYS: dict[str, Callable[[Any], list[Any]]] = {
-    way.__name__: way for way in (deleted, rows_of_their_own, views_in_a_graph, of_sizes, of_two_cuts)
+    way.__name__: way
+    for way in (deleted, rows_of_their_own, views_in_a_graph, of_sizes, of_two_cuts, detached_in_place)
 }
 
 

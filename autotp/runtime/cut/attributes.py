@@ -43,7 +43,7 @@ def of_type(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 def get_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     with parts_only():
-        return args[0].wrap(func(*args), args[0].memory)
+        return args[0].claim(func(*args), args[0].memory)
 
 
 def set_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -64,7 +64,7 @@ def get_gradient(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
         gradient = func(*args)
         if gradient is None or isinstance(gradient, IsCut) or not isinstance(parameter, IsCut):
             return gradient
-        made = parameter.wrap(gradient)
+        made = parameter.claim(gradient)
         parameter.grad = made  # type: ignore[attr-defined]
         return made
 
@@ -81,6 +81,12 @@ def set_gradient(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> N
 
 def delete_gradient(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     set_gradient(setter("grad"), (args[0], None), {})
+
+
+def detach_in_place(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    own = args[0]
+    with parts_only():
+        return own.requires_grad_(False) if own.is_leaf else func(own)
 
 
 def _apart(part: T, value: T | None) -> T:

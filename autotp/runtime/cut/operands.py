@@ -30,4 +30,4 @@ def result_of(leader: Any, result: Any, operands: Sequence[T]) -> Any:
         return result
     with parts_only():
         shared = type(result) is T and result.untyped_storage()._cdata == leader.local().untyped_storage()._cdata
-    return leader.wrap(result, leader.memory if shared else None)
+    return leader.claim(result, leader.memory if shared else None)

@@ -184,6 +184,10 @@ class IsCut:
         """As cut as this one: what was made of it element by element, or has its memory."""
         raise NotImplementedError
 
+    def claim(self, made: Any, memory: Memory | None = None) -> Any:
+        """As `wrap`, of what nobody else has: it need be no second tensor."""
+        return self.wrap(made, memory)
+
     def part_of(self, whole: torch.Tensor) -> torch.Tensor:
         """What this rank holds of another whole value."""
         raise NotImplementedError

@@ -29,6 +29,18 @@ MSG_OUTSIDE = (
 )
 
 
+class _Same(torch.autograd.Function):
+    """A tensor with the memory and the history of another that is no view of it: a view cannot be detached in place."""
+
+    @staticmethod
+    def forward(ctx, part):  # type: ignore[no-untyped-def]
+        return part.detach()
+
+    @staticmethod
+    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        return gradient
+
+
 class CutTensor(IsCut, torch.Tensor):  # type: ignore[misc]
     """A tensor of which this rank holds a part; see the top of this file."""
 
@@ -36,9 +48,15 @@ class CutTensor(IsCut, torch.Tensor):  # type: ignore[misc]
     def of(part: torch.Tensor, origin: Origin, memory: Memory | None = None) -> CutTensor:
         """The tensor of which a plain one, whose memory and history it shares, is this rank's part."""
         with parts_only():
-            made: CutTensor = part.as_subclass(CutTensor)
+            made: Any = part.as_subclass(CutTensor) if part.grad_fn is None else _Same.apply(part)
+        return CutTensor.named(made, origin, memory)
+
+    @staticmethod
+    def named(made: Any, origin: Origin, memory: Memory | None = None) -> CutTensor:
+        """The same of a plain tensor that nobody else has: it is the cut one itself from now on."""
+        made.__class__ = CutTensor
         made.__dict__.update(origin=origin, memory=memory or Memory())
-        return made
+        return made  # type: ignore[no-any-return]
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -57,6 +75,9 @@ class CutTensor(IsCut, torch.Tensor):  # type: ignore[misc]
 
     def wrap(self, held: torch.Tensor, memory: Memory | None = None) -> CutTensor:
         return CutTensor.of(held, self.origin, memory)
+
+    def claim(self, made: Any, memory: Memory | None = None) -> CutTensor:
+        return CutTensor.named(made, self.origin, memory) if type(made) is torch.Tensor else self.wrap(made, memory)
 
     def part_of(self, whole: torch.Tensor) -> torch.Tensor:
         return self.origin.take(whole)
