@@ -105,9 +105,20 @@ def detached_in_place(net: Any) -> list[Any]:
     return found
 
 
+def with_attributes(net: Any) -> list[Any]:
+    """Names that people give what they keep with a parameter."""
+    for parameter in net.parts():
+        parameter.origin, parameter.memory, parameter.version = "here", 0, (1, 2)
+        row = parameter.data[0]
+        row.cut, row.root, row.version = True, None, 3
+        row.mul_(2)
+    net.loss().backward()
+    return [net.loss(), *(p.grad for p in net.parts()), *((p.origin, p.memory, p.version) for p in net.parts())]
+
+
 WAYS: dict[str, Callable[[Any], list[Any]]] = {
     way.__name__: way
-    for way in (deleted, rows_of_their_own, views_in_a_graph, of_sizes, of_two_cuts, detached_in_place)
+    for way in (deleted, rows_of_their_own, views_in_a_graph, of_sizes, of_two_cuts, detached_in_place, with_attributes)
 }
 
 
@@ -154,6 +165,7 @@ def lost(net: Any) -> dict[str, Callable[[], Any]]:
         "unsqueeze_ would change the shape": lambda: q.unsqueeze_(0),
         "resize_ would change the shape": lambda: q.resize_(3, 4),
         "resize_as_ would give": lambda: q[0].resize_as_(torch.ones(2)),
+        "local is a function of head.weight": lambda: setattr(net.head.weight, "local", True),
         "set_ would give": lambda: q.set_(torch.ones(2, dtype=F64)),
     }
 

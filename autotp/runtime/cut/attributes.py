@@ -30,7 +30,7 @@ def of_sizes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         with parts_only():
             return func(*args, **kwargs)
     with parts_only():
-        sizes = torch.empty(args[0].origin.shape, dtype=args[0].dtype, device="meta")
+        sizes = torch.empty(args[0].autotp_origin.shape, dtype=args[0].dtype, device="meta")
     return func(sizes, *args[1:], **kwargs)
 
 
@@ -43,7 +43,7 @@ def of_type(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 def get_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     with parts_only():
-        return args[0].claim(func(*args), args[0].memory)
+        return args[0].claim(func(*args), args[0].autotp_memory)
 
 
 def set_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -51,7 +51,7 @@ def set_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     with parts_only():
         func(parameter, _apart(_taken(parameter, value, ".data"), value))
         if not isinstance(value, IsCut):
-            note_given(parameter, parameter.origin.name, value)
+            note_given(parameter, parameter.autotp_origin.name, value)
     parameter.note_written()
 
 
@@ -65,7 +65,7 @@ def get_gradient(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
         if gradient is None or isinstance(gradient, IsCut) or not isinstance(parameter, IsCut):
             return gradient
         made = parameter.claim(gradient)
-        parameter.grad = made  # type: ignore[attr-defined]
+        parameter.grad = made
         return made
 
 
@@ -109,14 +109,14 @@ def _own_gradient(parameter: Any, value: T | None) -> T | None:
 
 def _taken(parameter: Any, value: T, what: str) -> T:
     """What this rank holds of a value that is set: of a cut one the part, of any other its own part of it."""
-    if not isinstance(value, IsCut) and value.shape != parameter.origin.shape:
+    if not isinstance(value, IsCut) and value.shape != parameter.autotp_origin.shape:
         raise UsageError(
-            f"{what} of {parameter.origin.name} was set to a value of shape {tuple(value.shape)}; give the whole one, of"
-            f" shape {tuple(parameter.origin.shape)}"
+            f"{what} of {parameter.autotp_origin.name} was set to a value of shape {tuple(value.shape)}; give the whole one, of"
+            f" shape {tuple(parameter.autotp_origin.shape)}"
         )
     if value.layout is not torch.strided:
         raise UsageError(
-            f"{what} of {parameter.origin.name}, which is cut over ranks, was set to a sparse tensor; give .to_dense()"
+            f"{what} of {parameter.autotp_origin.name}, which is cut over ranks, was set to a sparse tensor; give .to_dense()"
         )
     return held_for(parameter, value)
 

@@ -22,7 +22,7 @@ def autograd_grad(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     given = _OF_GRAD.bind(*args, **kwargs).arguments
     inputs = given.pop("inputs")
     wanted = [inputs] if isinstance(inputs, T) else list(inputs)
-    cut = [each.origin.name for each in wanted if isinstance(each, IsCut)]
+    cut = [each.autotp_origin.name for each in wanted if isinstance(each, IsCut)]
     if cut and given.get("is_grads_batched"):
         raise UsageError(MSG_BATCHED.format(name=cut[0]))
     given = wholes(given, "autograd.grad")

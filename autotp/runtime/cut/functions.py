@@ -123,18 +123,18 @@ def _leader(leaves: Sequence[Any], written: Sequence[Any]) -> Any:
 def _is_whole_of(leader: Any, value: Any) -> bool:
     """Returns if a tensor is a whole one of the sizes of a cut one. A new tensor that is made of both is whole too: it may be
     given to a whole one as its `.data`, as in an average that is kept so, and torch takes its memory without asking."""
-    return not isinstance(value, IsCut) and value.dim() > 0 and value.shape == leader.origin.shape
+    return not isinstance(value, IsCut) and value.dim() > 0 and value.shape == leader.autotp_origin.shape
 
 
 def _joins(leader: Any, value: Any) -> bool:
     """Returns if a tensor may meet a cut one element by element."""
-    own, shape = value.shape, leader.origin.shape
+    own, shape = value.shape, leader.autotp_origin.shape
     alike = len(own) <= len(shape) and all(a in (1, b) for a, b in zip(reversed(own), reversed(shape), strict=False))
     return alike and (_fits(leader, value) or not (torch.is_grad_enabled() and value.requires_grad))
 
 
 def _fits(leader: Any, value: Any) -> bool:
-    return type(value) is type(leader) and leader.origin.fits(value.origin)
+    return type(value) is type(leader) and leader.autotp_origin.fits(value.autotp_origin)
 
 
 def _cast(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -193,7 +193,7 @@ def _unscale(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     with parts_only():
         func(gradients, found, scale)
     cut = next(gradient for gradient in gradients if isinstance(gradient, IsCut))
-    found.copy_(cut.origin.all_reduce(found, "unscaling", "max"))
+    found.copy_(cut.autotp_origin.all_reduce(found, "unscaling", "max"))
 
 
 def _where(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -210,18 +210,18 @@ def _of_itself(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any
     if len(args) == 2 and args[0] is args[1]:
         with parts_only():
             if args[0].requires_grad and torch.is_grad_enabled():
-                raise UsageError(MSG_NODE.format(name=args[0].origin.name))
+                raise UsageError(MSG_NODE.format(name=args[0].autotp_origin.name))
     return on_whole(func, args, kwargs)
 
 
 def _refuse_reshaping(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     if not isinstance(args[0], IsCut):
         return on_whole(func, args, kwargs)
-    raise UsageError(MSG_RESHAPED.format(what=label(func), name=args[0].origin.name))
+    raise UsageError(MSG_RESHAPED.format(what=label(func), name=args[0].autotp_origin.name))
 
 
 def _refuse_sharing(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    raise UsageError(MSG_SHARED.format(name=args[0].origin.name))
+    raise UsageError(MSG_SHARED.format(name=args[0].autotp_origin.name))
 
 
 _HANDLERS: dict[Any, Callable[..., Any]] = {

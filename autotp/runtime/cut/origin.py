@@ -27,6 +27,7 @@ MSG_ALONE = (
 MSG_SET = (
     "set_ would give {name}, a cut tensor, other memory; write into it, or make a new tensor, {name}.detach().clone()"
 )
+MSG_NAME = "{attribute} is a function of {name}, which is cut over ranks: give your attribute another name"
 MSG_TRACED = "it reads {name}, a cut tensor that is none of its parameters"
 _tracing = threading.local()
 
@@ -177,8 +178,15 @@ class IsCut:
 
     __slots__ = ()
 
-    origin: Origin
-    memory: Memory
+    # What others may give a parameter as an attribute has other names than these.
+    autotp_origin: Origin
+    autotp_memory: Memory
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Raises UsageError for the name of a function of cut tensors, which would be found in its place."""
+        if name in own_names():
+            raise UsageError(MSG_NAME.format(name=self.autotp_origin.name, attribute=name))
+        super().__setattr__(name, value)
 
     def wrap(self, held: Any, memory: Memory | None = None) -> Any:
         """As cut as this one: what was made of it element by element, or has its memory."""
@@ -209,7 +217,7 @@ class IsCut:
         return value
 
     def __repr__(self) -> str:
-        origin, held = self.origin, tuple(self.local().shape)
+        origin, held = self.autotp_origin, tuple(self.local().shape)
         layouts = ", ".join(map(str, origin.layouts))
         place = f"rank {origin.ranks.rank} of {origin.ranks.size}"
         return f"{type(self).__name__}({tuple(origin.shape)} cut as [{layouts}]; {place} holds {held})"
@@ -223,13 +231,13 @@ class IsCut:
     def set_(self, *args: Any, **kwargs: Any) -> Any:
         """Raises UsageError: torch does it without asking, and the part would have sizes of its own."""
         if torch._C._is_torch_function_enabled():
-            raise UsageError(MSG_SET.format(name=self.origin.name))
+            raise UsageError(MSG_SET.format(name=self.autotp_origin.name))
         return super().set_(*args, **kwargs)  # type: ignore[misc]
 
     def note_written(self) -> None:
         """After a write into the part: its padding is zero again, and views of the whole are out of date."""
-        self.memory.writes += 1
-        if self.origin.padding:
+        self.autotp_memory.writes += 1
+        if self.autotp_origin.padding:
             with parts_only(), torch.no_grad():
                 held = self.local().detach()
                 for dim, where in self.padding_here():
@@ -238,8 +246,16 @@ class IsCut:
     def padding_here(self) -> list[tuple[int, torch.Tensor]]:
         """The dims in which this rank holds more than the whole has, and where."""
         found, starts, held = [], self.starts(), self.local()
-        for dim, where in self.origin.padding:
+        for dim, where in self.autotp_origin.padding:
             here = where - starts[dim]
             here = here[(here >= 0) & (here < held.shape[dim])]
             found.append((dim, here.to(held.device)))
         return found
+
+
+@functools.cache
+def own_names() -> frozenset[str]:
+    """The names of all functions of cut tensors that torch's tensors do not have."""
+    return frozenset(
+        name for kind in (IsCut, *IsCut.__subclasses__()) for name in vars(kind) if not name.startswith("__")
+    )

@@ -32,15 +32,15 @@ MSG_SHARED = "the memory of {name}, a cut parameter, is a part's; hand on .whole
 class WholeView(IsView, torch.Tensor):
     """A view of the gathered whole of a cut tensor."""
 
-    cut: Any
-    root: torch.Tensor
-    version: tuple[int, int]
+    autotp_cut: Any
+    autotp_root: torch.Tensor
+    autotp_version: tuple[int, int]
 
     @staticmethod
     def of(view: torch.Tensor, cut: IsCut, root: torch.Tensor) -> WholeView:
         """What a view of a gathered whole, `root`, is to the one who asked for it."""
         made: WholeView = view.as_subclass(WholeView)
-        made.__dict__.update(cut=cut, root=root, version=_version(cut))
+        made.__dict__.update(autotp_cut=cut, autotp_root=root, autotp_version=_version(cut))
         return made
 
     @staticmethod
@@ -61,7 +61,7 @@ class WholeView(IsView, torch.Tensor):
             return DIFFERENTIATING[func](func, args, kwargs)
         views = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, WholeView)]
         if func is torch.Tensor.__dlpack__:
-            raise UsageError(MSG_SHARED.format(name=views[0].cut.origin.name))
+            raise UsageError(MSG_SHARED.format(name=views[0].autotp_cut.autotp_origin.name))
         written, what = written_by(func, args, kwargs), label(func)
         if func not in OF_SIZES:
             for view in views:
@@ -96,32 +96,32 @@ class WholeView(IsView, torch.Tensor):
     def keep(self, what: str) -> None:
         """After a write into the view: the cut tensor takes it over. Raises UsageError where autograd has recorded the write:
         the part has a history of its own."""
-        if torch.is_grad_enabled() and self.root.requires_grad:
-            self.version = (-1, -1)
-            raise UsageError(MSG_RECORDED.format(what=what, name=self.cut.origin.name))
-        self.cut.store(self.root)
-        self.version = _version(self.cut)
+        if torch.is_grad_enabled() and self.autotp_root.requires_grad:
+            self.autotp_version = (-1, -1)
+            raise UsageError(MSG_RECORDED.format(what=what, name=self.autotp_cut.autotp_origin.name))
+        self.autotp_cut.store(self.autotp_root)
+        self.autotp_version = _version(self.autotp_cut)
 
     def refresh(self, what: str) -> None:
         """Gather the whole again if the part was written to. All ranks come here together, as they do everywhere."""
-        if self.version == _version(self.cut):
+        if self.autotp_version == _version(self.autotp_cut):
             return
         with parts_only():
             if torch.is_grad_enabled() and self.requires_grad and not self.is_leaf:
-                raise UsageError(MSG_STALE.format(what=what, name=self.cut.origin.name))
+                raise UsageError(MSG_STALE.format(what=what, name=self.autotp_cut.autotp_origin.name))
             with torch.no_grad():
-                self.root.detach().copy_(self.cut.whole(what))
-        self.version = _version(self.cut)
+                self.autotp_root.detach().copy_(self.autotp_cut.whole(what))
+        self.autotp_version = _version(self.autotp_cut)
 
 
 def writes_of(views: list[WholeView]) -> list[int]:
     """How often torch has counted writes into the wholes behind some views."""
-    return [0 if view.root.is_inference() else view.root._version for view in views]
+    return [0 if view.autotp_root.is_inference() else view.autotp_root._version for view in views]
 
 
 def _version(cut: Any) -> tuple[int, int]:
     with parts_only():
-        return cut.memory.writes, 0 if cut.is_inference() else cut._version
+        return cut.autotp_memory.writes, 0 if cut.is_inference() else cut._version
 
 
 def _given_back(leaf: Any, views: list[WholeView], written: list[Any]) -> Any:
@@ -130,9 +130,9 @@ def _given_back(leaf: Any, views: list[WholeView], written: list[Any]) -> Any:
     if type(leaf) is not torch.Tensor:
         return leaf
     for view in views:
-        if WholeView.shares_memory(leaf, view.root):
+        if WholeView.shares_memory(leaf, view.autotp_root):
             same = any(view is one for one in written)
-            return view if same else WholeView.of(leaf, view.cut, view.root)
+            return view if same else WholeView.of(leaf, view.autotp_cut, view.autotp_root)
     return leaf
 
 
@@ -157,7 +157,7 @@ def _set_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None
     value = value.whole(".data") if isinstance(value, IsCut) else _plainly(value)
     with parts_only():
         func(view, value)
-    for name in ("cut", "root", "version"):
+    for name in ("autotp_cut", "autotp_root", "autotp_version"):
         del view.__dict__[name]
     view.__class__ = nn.Parameter if "_is_param" in view.__dict__ else torch.Tensor
 
@@ -170,7 +170,7 @@ def _set_gradient(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 
 
 def _refuse_memory(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    raise UsageError(MSG_MEMORY.format(what=label(func), name=args[0].cut.origin.name))
+    raise UsageError(MSG_MEMORY.format(what=label(func), name=args[0].autotp_cut.autotp_origin.name))
 
 
 _OF_OBJECT: dict[Any, Callable[..., Any]] = {

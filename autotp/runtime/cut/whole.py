@@ -42,7 +42,7 @@ class Lent:
     def take_over(self) -> None:
         """Keep this rank's part of what was written. Raises UsageError where autograd would have to know of that."""
         for value, whole, before in self._wholes.values():
-            cut, root = (value.cut, value.root) if isinstance(value, WholeView) else (value, whole)
+            cut, root = (value.autotp_cut, value.autotp_root) if isinstance(value, WholeView) else (value, whole)
             if _writes(whole) == before and not (self.distrusted and _differs(cut, root)):
                 continue
             if isinstance(value, WholeView):
@@ -107,6 +107,6 @@ def refuse_recorded_write(value: Any, what: str, whole: torch.Tensor | None = No
     with parts_only():
         wanted = value.requires_grad  # type: ignore[attr-defined]
     if wanted:
-        raise UsageError(MSG_IN_PLACE.format(what=what, name=value.origin.name))
+        raise UsageError(MSG_IN_PLACE.format(what=what, name=value.autotp_origin.name))
     if whole is not None and whole.requires_grad:
-        raise UsageError(MSG_RECORDED.format(what=what, name=value.origin.name))
+        raise UsageError(MSG_RECORDED.format(what=what, name=value.autotp_origin.name))
