@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import autotp
 from autotp.errors import UsageError
 from autotp.runtime.cut.origin import IsCut
 from autotp.runtime.groups.launch import run_ranks
 from tests.contract.parts import HIDDEN, linear
-from tests.runtime.test_cut_backwards import IDS, Words
+from tests.runtime.test_cut_backwards import IDS, Scaled, Words
 
 F64 = torch.float64
 
@@ -116,9 +118,41 @@ def with_attributes(net: Any) -> list[Any]:
     return [net.loss(), *(p.grad for p in net.parts()), *((p.origin, p.memory, p.version) for p in net.parts())]
 
 
+def checkpointed(net: Any) -> list[Any]:
+    """Checkpoints that are given a parameter, and run a function of it again in the backward."""
+    table, head = net.table.weight, net.head.weight
+    x = torch.ones(3, HIDDEN, dtype=F64, requires_grad=True)
+    product = checkpoint(lambda x, w: (x @ w.T).norm() + w[0].sum(), x, head, use_reentrant=True)
+    (net.loss() + product + checkpoint(lambda w: (w @ w.T).norm(), table, use_reentrant=True)).backward()
+    return [product, x.grad, table.grad, head.grad]
+
+
+def beside_torch(net: Any) -> list[Any]:
+    """A derivative in a library whose folder begins as torch's does."""
+    folder, scope = Path(torch.__file__).parent, {"Scaled": Scaled}
+    text = "class Own(Scaled):\n @staticmethod\n def backward(ctx, g): return g * ctx.parameter.detach().norm(), None"
+    exec(compile(text, f"{folder}vision/ops.py", "exec"), scope)
+    found = torch.autograd.grad(scope["Own"].apply(net.loss(), net.head.weight), net.parts())  # type: ignore[attr-defined]
+    return list(found)
+
+
+def transformed(net: Any) -> list[Any]:
+    """Functions that are mapped and differentiated, and read a cut tensor from outside."""
+    w, x = net.head.weight.detach(), torch.arange(3.0, dtype=F64)
+    derived = [
+        torch.func.grad(lambda s: (w * s).norm())(torch.ones(HIDDEN, dtype=F64)),
+        *torch.func.jvp(lambda s: torch.where(s > 0, w, w * s), (x[1],), (x[2],)),
+    ]
+    mapped = [torch.func.vmap(lambda s: (w * s).sum())(x), torch.func.vmap(lambda s: w.sum() * s)(x)]
+    return [*derived, *mapped, torch.func.vmap(lambda s: torch._foreach_mul([w], [s])[0])(x)]
+
+
 WAYS: dict[str, Callable[[Any], list[Any]]] = {
     way.__name__: way
-    for way in (deleted, rows_of_their_own, views_in_a_graph, of_sizes, of_two_cuts, detached_in_place, with_attributes)
+    for way in (
+        *(deleted, rows_of_their_own, views_in_a_graph, of_sizes, of_two_cuts, detached_in_place, with_attributes),
+        *(checkpointed, beside_torch, transformed),
+    )
 }
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import os
 import sys
 import threading
 import types
@@ -160,10 +163,10 @@ _running = threading.local()
 _BACKWARD = autograd_graph._engine_run_backward.__code__
 # Whose Python computes in a backward by itself: torch's, ours, that of Python, and what these two write.
 _MACHINERY = (
-    str(Path(torch.__file__).parent),
-    str(Path(__file__).parents[2]),
-    str(Path(threading.__file__).parent / "contextlib"),
-    str(Path(threading.__file__).parent / "functools"),
+    os.path.join(Path(torch.__file__).parent, ""),
+    os.path.join(Path(__file__).parents[2], ""),
+    contextlib.__file__,
+    functools.__file__,
     "<autotp",
     "<eval_with_key>",
     "<frozen",
@@ -187,10 +190,16 @@ def is_in_backward() -> bool:
         return False
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code is not _BACKWARD:
-        if not frame.f_code.co_filename.startswith(_MACHINERY) and "torchinductor" not in frame.f_code.co_filename:
+        name = frame.f_code.co_filename
+        if not name.startswith(_MACHINERY) and not name.startswith(_compiled()):
             return False
         frame = frame.f_back
     return True
+
+
+def _compiled() -> str:
+    """Where torch's compiler writes Python; it says so in the environment as soon as it does."""
+    return os.path.join(os.environ.get("TORCHINDUCTOR_CACHE_DIR", "<nowhere>"), "")
 
 
 def plainly(value: T) -> T:

@@ -127,7 +127,9 @@ def _is_whole_of(leader: Any, value: Any) -> bool:
 
 
 def _joins(leader: Any, value: Any) -> bool:
-    """Returns if a tensor may meet a cut one element by element."""
+    """Returns if a tensor may meet a cut one element by element. One that a transform of functions has wrapped has no memory."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(value):
+        return False
     own, shape = value.shape, leader.autotp_origin.shape
     alike = len(own) <= len(shape) and all(a in (1, b) for a, b in zip(reversed(own), reversed(shape), strict=False))
     return alike and (_fits(leader, value) or not (torch.is_grad_enabled() and value.requires_grad))

@@ -44,7 +44,7 @@ def give_wholes() -> None:
 def _with_wholes(function: Callable[..., Any], below: Callable[[], AbstractContextManager[Any]]) -> Callable[..., Any]:
     @functools.wraps(function)
     def taking(*args: Any, **kwargs: Any) -> Any:
-        if not (torch._C._is_torch_function_enabled() and _has_cut(args, kwargs) and not _is_machinery(args[0])):
+        if not (torch._C._is_torch_function_enabled() and _has_cut(args, kwargs) and not _is_machinery(args)):
             return function(*args, **kwargs)
         lent = Lent(function.__name__, distrusted=True)
         with below():
@@ -56,9 +56,13 @@ def _with_wholes(function: Callable[..., Any], below: Callable[[], AbstractConte
     return taking
 
 
-def _is_machinery(first: Any) -> bool:
-    """Returns if torch or we ask: in a backward, or by a derivative of our own or one that torch hands a cut tensor on with."""
-    return is_in_backward() or (isinstance(first, type) and first.__module__.startswith(("torch.", "autotp.")))
+def _is_machinery(args: tuple[Any, ...]) -> bool:
+    """Returns if torch or we ask: in a backward, or by a derivative of our own or one that torch hands a cut tensor on with. One
+    that is given a function runs somebody's code, as a checkpoint does, in its backward too."""
+    if is_in_backward():
+        return True
+    is_ours = isinstance(args[0], type) and args[0].__module__.startswith(("torch.", "autotp."))
+    return is_ours and not any(callable(value) and not isinstance(value, torch.Tensor) for value in args[1:])
 
 
 def _has_cut(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
