@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -144,14 +145,54 @@ def transformed(net: Any) -> list[Any]:
         *torch.func.jvp(lambda s: torch.where(s > 0, w, w * s), (x[1],), (x[2],)),
     ]
     mapped = [torch.func.vmap(lambda s: (w * s).sum())(x), torch.func.vmap(lambda s: w.sum() * s)(x)]
-    return [*derived, *mapped, torch.func.vmap(lambda s: torch._foreach_mul([w], [s])[0])(x)]
+    return [*derived, *mapped]
+
+
+def swapped(net: Any) -> list[Any]:
+    """Values that are loaded, and dtypes that are changed, by swapping tensors."""
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        for assign in (False, True):
+            net.load_state_dict({name: value * 1.1 for name, value in Net().state_dict().items()}, assign=assign)
+            net.loss().backward()
+            torch.optim.SGD(net.parameters(), lr=0.1).step()
+        net.float().double()
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+    return [net.loss(), *net.parts()]
+
+
+def saved(net: Any) -> list[Any]:
+    """A file of a state, read as torch reads files that nobody vouches for."""
+    file = io.BytesIO()
+    torch.save(net.state_dict(), file)
+    file.seek(0)
+    with torch.no_grad():
+        net.head.weight.zero_()
+    net.load_state_dict(torch.load(file))
+    return [net.loss(), net.head.weight]
+
+
+def halves_and_copies(net: Any) -> list[Any]:
+    """Real and imaginary halves that are set, and shallow copies, which share memory."""
+    found: list[Any] = []
+    for parameter in net.parts():
+        wave = (parameter * (1 + 1j)).detach()
+        wave.imag, wave.real = torch.tensor(2.0, dtype=F64), parameter.detach() * 3
+        row, twin = wave[1:], copy.copy(parameter)
+        row.imag = parameter.detach()[1:]
+        with torch.no_grad():
+            parameter.real = torch.tensor(0.5, dtype=F64)
+            twin.mul_(2)
+        found += [wave, wave.abs().sum(), row, parameter, isinstance(twin, nn.Parameter), twin.requires_grad, twin]
+    return found
 
 
 WAYS: dict[str, Callable[[Any], list[Any]]] = {
     way.__name__: way
     for way in (
         *(deleted, rows_of_their_own, views_in_a_graph, of_sizes, of_two_cuts, detached_in_place, with_attributes),
-        *(checkpointed, beside_torch, transformed),
+        *(checkpointed, beside_torch, transformed, swapped, saved, halves_and_copies),
     )
 }
 
@@ -171,7 +212,7 @@ def on_rank() -> dict[str, list[Any]]:
     return found
 
 
-@pytest.mark.filterwarnings("ignore:Using backward", "ignore:The .grad attribute")
+@pytest.mark.filterwarnings("ignore:Using backward", "ignore:The .grad attribute", "ignore:`torch.jit")
 def test_it_is_as_on_the_dense_model() -> None:
     true = {name: [plain(value) for value in way(Net())] for name, way in WAYS.items()}
     for found in run_ranks(on_rank, 2):
@@ -200,6 +241,7 @@ def lost(net: Any) -> dict[str, Callable[[], Any]]:
         "resize_ would change the shape": lambda: q.resize_(3, 4),
         "resize_as_ would give": lambda: q[0].resize_as_(torch.ones(2)),
         "local is a function of head.weight": lambda: setattr(net.head.weight, "local", True),
+        "swap_tensors would put": lambda: torch.utils.swap_tensors(net.head.weight, Net().head.weight),
         "set_ would give": lambda: q.set_(torch.ones(2, dtype=F64)),
     }
 

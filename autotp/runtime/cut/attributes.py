@@ -92,6 +92,18 @@ def detach_in_place(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         return own.requires_grad_(False) if own.is_leaf else func(own)
 
 
+def module_load(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What a loaded value becomes before it is swapped with a parameter: cut as that one is."""
+    own, other = args
+    if not isinstance(own, IsCut):
+        return func(own, *wholes((other,), "module_load"), **kwargs)
+    if not kwargs.get("assign"):
+        return own.copy_(other).detach()  # type: ignore[attr-defined]
+    made = own.detach()  # type: ignore[attr-defined]
+    made.data = other
+    return made
+
+
 def _apart(part: T, value: T | None) -> T:
     """This rank's part of a value that is not cut, in memory of its own."""
     shares = type(part) is T and type(value) is T and part.untyped_storage()._cdata == value.untyped_storage()._cdata

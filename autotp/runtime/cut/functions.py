@@ -240,6 +240,7 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     getter("grad"): attributes.get_gradient,
     setter("grad"): attributes.set_gradient,
     deleter("grad"): attributes.delete_gradient,
+    T.module_load: attributes.module_load,
     T.detach_: attributes.detach_in_place,
     T.register_hook: attributes.register_hook,
     T.register_post_accumulate_grad_hook: attributes.register_after,

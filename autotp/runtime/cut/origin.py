@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils import _pytree as pytree
 
 from ...axes.layout import Factor, Factors, Layout, factors_of, is_even, is_padded, local_factors, parts_of
@@ -163,10 +164,22 @@ class Memory:
     writes: int = 0
 
 
+def _set_half(tensor: Any, name: str, value: Any) -> bool:
+    """Returns if an attribute is the real or the imaginary half, which torch writes without asking: that has been done then."""
+    if name not in ("real", "imag") or not torch._C._is_torch_function_enabled():
+        return False
+    getattr(tensor, name).copy_(value)
+    return True
+
+
 class IsView:
     """What views of a gathered whole have; see `views.py`."""
 
     __slots__ = ()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not _set_half(self, name, value):
+            super().__setattr__(name, value)
 
     def taken(self, what: str) -> torch.Tensor:
         """The view as a plain tensor, gathered again if the part was written to."""
@@ -186,7 +199,13 @@ class IsCut:
         """Raises UsageError for the name of a function of cut tensors, which would be found in its place."""
         if name in own_names():
             raise UsageError(MSG_NAME.format(name=self.autotp_origin.name, attribute=name))
-        super().__setattr__(name, value)
+        if not _set_half(self, name, value):
+            super().__setattr__(name, value)
+
+    def __copy__(self) -> Any:
+        made = self.detach()  # type: ignore[attr-defined]
+        wanted = self.requires_grad  # type: ignore[attr-defined]
+        return nn.Parameter(made, wanted) if isinstance(self, nn.Parameter) else made.requires_grad_(wanted)
 
     def wrap(self, held: Any, memory: Memory | None = None) -> Any:
         """As cut as this one: what was made of it element by element, or has its memory."""

@@ -13,9 +13,10 @@ from torch._functorch import eager_transforms, vmap
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 from torch.utils import _pytree as pytree
 
+from ...errors import UsageError
 from ...outside.methods import function_of, is_class_method
 from .attributes import is_in_backward
-from .origin import IsCut, mapped
+from .origin import IsCut, mapped, parts_only
 from .views import WholeView
 from .whole import Lent
 
@@ -27,18 +28,37 @@ _TAKERS: tuple[tuple[Any, str, Callable[[], AbstractContextManager[Any]]], ...] 
     (eager_transforms, "_wrap_for_grad", temporarily_pop_interpreter_stack),
     (vmap, "_add_batch_dim", temporarily_pop_interpreter_stack),
 )
+MSG_SWAP = (
+    "swap_tensors would put a tensor in the place of {name} that is not cut over ranks as it is; give {name} its values: under"
+    " torch.no_grad(), parameter.copy_(other)"
+)
 
 
 @functools.cache
 def give_wholes() -> None:
     """Let these functions be given wholes, from the first cut tensor on, and keep dynamo out of what computes with cut ones."""
     trace_rules.add(__name__.rpartition(".")[0])
+    torch.utils.swap_tensors = _swapping(torch.utils.swap_tensors)
     for owner, name, below in _TAKERS:
         held = vars(owner)[name]
         if is_class_method(held):
             setattr(owner, name, classmethod(_with_wholes(function_of(held), below)))
         else:
             setattr(owner, name, _with_wholes(getattr(owner, name), below))
+
+
+def _swapping(swap: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    """Torch's swap of two tensors, for such as are cut alike: what a program computes with stays cut as it was."""
+
+    @functools.wraps(swap)
+    def swapping(t1: Any, t2: Any) -> None:
+        cut = [each for each in (t1, t2) if isinstance(each, IsCut)]
+        if cut and not (type(t1) is type(t2) and t1.autotp_origin.fits(t2.autotp_origin)):
+            raise UsageError(MSG_SWAP.format(name=cut[0].autotp_origin.name))
+        with parts_only() if cut else nullcontext():
+            swap(t1, t2)
+
+    return swapping
 
 
 def _with_wholes(function: Callable[..., Any], below: Callable[[], AbstractContextManager[Any]]) -> Callable[..., Any]:
