@@ -34,13 +34,14 @@ class WholeView(IsView, torch.Tensor):
 
     autotp_cut: Any
     autotp_root: torch.Tensor
+    autotp_node: Any  # of the root in autograd's graph, which a recorded write changes
     autotp_version: tuple[int, int]
 
     @staticmethod
     def of(view: torch.Tensor, cut: IsCut, root: torch.Tensor) -> WholeView:
         """What a view of a gathered whole, `root`, is to the one who asked for it."""
         made: WholeView = view.as_subclass(WholeView)
-        made.__dict__.update(autotp_cut=cut, autotp_root=root, autotp_version=_version(cut))
+        made.__dict__.update(autotp_cut=cut, autotp_root=root, autotp_node=root.grad_fn, autotp_version=_version(cut))
         return made
 
     @staticmethod
@@ -96,7 +97,7 @@ class WholeView(IsView, torch.Tensor):
     def keep(self, what: str) -> None:
         """After a write into the view: the cut tensor takes it over. Raises UsageError where autograd has recorded the write:
         the part has a history of its own."""
-        if torch.is_grad_enabled() and self.autotp_root.requires_grad:
+        if self.autotp_root.grad_fn is not self.autotp_node:
             self.autotp_version = (-1, -1)
             raise UsageError(MSG_RECORDED.format(what=what, name=self.autotp_cut.autotp_origin.name))
         self.autotp_cut.store(self.autotp_root)
@@ -157,7 +158,7 @@ def _set_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None
     value = value.whole(".data") if isinstance(value, IsCut) else _plainly(value)
     with parts_only():
         func(view, value)
-    for name in ("autotp_cut", "autotp_root", "autotp_version"):
+    for name in ("autotp_cut", "autotp_root", "autotp_node", "autotp_version"):
         del view.__dict__[name]
     view.__class__ = nn.Parameter if "_is_param" in view.__dict__ else torch.Tensor
 
