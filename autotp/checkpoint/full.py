@@ -38,7 +38,7 @@ def _present(state: Parallel, path: str, model: nn.Module) -> Parallel:
 def full_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
     """`{name: whole tensor}` in the original layout, on every rank; all ranks must call it."""
     ranks, held = state_of(model).ranks, model.state_dict(keep_vars=True)
-    cut = {name: tensor.origin.layouts for name, tensor in held.items() if isinstance(tensor, IsCut)}
+    cut = {name: tensor.autotp_origin.layouts for name, tensor in held.items() if isinstance(tensor, IsCut)}
     with parts_only():
         return {
             name: whole(undivided(tensor.detach()), cut[name], ranks) if name in cut else undivided(tensor)

@@ -121,7 +121,7 @@ def put(model: nn.Module, parts: Mapping[int, torch.Tensor], device: torch.devic
             if id(tensor) not in made:
                 made[id(tensor)] = nn.Parameter(parts[id(tensor)], requires_grad=tensor.requires_grad)
                 if isinstance(tensor, IsCut):
-                    as_cut(made[id(tensor)], tensor.origin)
+                    as_cut(made[id(tensor)], tensor.autotp_origin)
                 held += parts[id(tensor)].nbytes
             module._parameters[name] = made[id(tensor)]
     return held

@@ -11,6 +11,7 @@ from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, Wri
 from torch.utils import _pytree as pytree
 
 from ..axes.layout import Layout
+from ..axes.layout_text import parse_layout
 from ..errors import UsageError
 from ..runtime.collectives.slices import padding
 from .boxes import Box, boxes
@@ -44,6 +45,10 @@ class Part(torch.Tensor):
         value = torch.Tensor._make_wrapper_subclass(Part, shape, dtype=local.dtype, device=local.device)
         value.__dict__.update(local=local, layouts=tuple(layouts), rank=rank)
         return value
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """A part as files have it, of what `torch.load` reads with `weights_only` too."""
+        return part_of_file, (self.local.detach(), [str(layout) for layout in self.layouts], self.rank)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         layouts = ", ".join(map(str, self.layouts))
@@ -98,3 +103,11 @@ class Part(torch.Tensor):
 
 def _chunk(box: Box) -> ChunkStorageMetadata:
     return ChunkStorageMetadata(offsets=torch.Size(box.whole), sizes=torch.Size(box.sizes))
+
+
+def part_of_file(local: torch.Tensor, layouts: list[str], rank: int) -> Part:
+    """The part that a file of `torch.save` has."""
+    return Part.of(local, [parse_layout(layout) for layout in layouts], rank)
+
+
+torch.serialization.add_safe_globals([part_of_file])

@@ -112,7 +112,7 @@ class TrainingState(Stateful):
     def _shared(self, value: Any) -> Any:
         """What was made of a cut parameter by element is cut as it is; any other state is whole on every rank."""
         return (
-            Part.of(value.local(), value.origin.layouts, self.parallel.ranks.rank)
+            Part.of(value.local(), value.autotp_origin.layouts, self.parallel.ranks.rank)
             if isinstance(value, IsCut)
             else value
         )

@@ -19,7 +19,7 @@ def held_in(model: nn.Module) -> Iterator[tuple[str, Origin]]:
     for path, module in model.named_modules(remove_duplicate=False):
         for name, parameter in module._parameters.items():
             if isinstance(parameter, IsCut):
-                yield join_path(path, name), parameter.origin
+                yield join_path(path, name), parameter.autotp_origin
 
 
 def join_path(path: str, name: str) -> str:
@@ -40,4 +40,6 @@ def dense_structure(model: nn.Module, **options: Any) -> nn.Module:
 def _whole_shapes(model: nn.Module) -> dict[int, tuple[int, ...]]:
     """The whole's shape for every parameter that is cut, by identity."""
     parameters = model.parameters()
-    return {id(parameter): tuple(parameter.origin.shape) for parameter in parameters if isinstance(parameter, IsCut)}
+    return {
+        id(parameter): tuple(parameter.autotp_origin.shape) for parameter in parameters if isinstance(parameter, IsCut)
+    }

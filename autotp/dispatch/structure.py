@@ -75,7 +75,7 @@ def signature_of(module: nn.Module) -> Signature:
             if own is None:
                 places.append((join_path(path, name),))
                 continue
-            cut = own.origin if isinstance(own, IsCut) else None
+            cut = own.autotp_origin if isinstance(own, IsCut) else None
             size = None if is_lazy(own) else tuple(own.shape if cut is None else cut.shape)
             places.append((join_path(path, name), number.setdefault(id(own), len(number)), size, cut and cut.layouts))
     return tuple(places)
@@ -87,7 +87,7 @@ def remove_stale_layers(module: nn.Module) -> None:
         layer = layer_of(part)
         if layer is not None:
             held: Iterable[tuple[str, Any]] = part._parameters.items()
-            if {name: own.origin.layouts for name, own in held if isinstance(own, IsCut)} != layer.layouts:
+            if {name: own.autotp_origin.layouts for name, own in held if isinstance(own, IsCut)} != layer.layouts:
                 remove_layer(part)
 
 

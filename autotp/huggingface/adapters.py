@@ -31,7 +31,7 @@ def say_whole_sizes(model: nn.Module) -> None:
     """Where peft asks a weight for the sizes of a layer, let it hear those of the whole."""
     for module in model.modules():
         if isinstance(module, Conv1D) and layer_of(module) is not None:
-            module.weight.ds_shape = tuple(module.weight.origin.shape)  # type: ignore[attr-defined]
+            module.weight.ds_shape = tuple(module.weight.autotp_origin.shape)  # type: ignore[attr-defined]
 
 
 def whole_adapters(model: Any) -> dict[str, torch.Tensor]:

@@ -34,7 +34,7 @@ class FakeCut(IsCut, FakeTensor):
         with unset_fake_temporarily():
             held = torch.empty(part.shape, dtype=part.dtype, device="meta", requires_grad=cut.requires_grad)
         made = FakeCut(part.fake_mode, held, part.device)
-        made.__dict__.update(origin=cut.origin, memory=cut.memory, _is_param=True)
+        made.__dict__.update(autotp_origin=cut.autotp_origin, autotp_memory=cut.autotp_memory, _is_param=True)
         return made
 
     __torch_function__ = CutTensor.__torch_function__

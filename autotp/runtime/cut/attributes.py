@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
+import contextlib
+import functools
+import os
 import sys
 import threading
 import types
@@ -13,18 +15,16 @@ from typing import Any
 
 import torch
 from torch.autograd import graph as autograd_graph
-from torch.utils import _pytree as pytree
 
 from ...errors import UsageError
+from .differentiate import wholes
 from .given import gradients, note_given, note_gradient, settle
-from .kinds import label
+from .kinds import label, setter
 from .operands import held_for
 from .origin import IsCut, parts_only
 from .views import WholeView
 
 T = torch.Tensor
-MSG_BATCHED = "is_grads_batched asks for several gradients of {name}, a cut parameter; call autograd.grad once for each"
-_OF_GRAD = inspect.signature(torch.autograd.grad)
 
 
 def of_sizes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -33,20 +33,20 @@ def of_sizes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         with parts_only():
             return func(*args, **kwargs)
     with parts_only():
-        sizes = torch.empty(args[0].origin.shape, dtype=args[0].dtype, device="meta")
+        sizes = torch.empty(args[0].autotp_origin.shape, dtype=args[0].dtype, device="meta")
     return func(sizes, *args[1:], **kwargs)
 
 
 def of_type(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """A new tensor that has the dtype and the device of a cut one, and nothing else; of another cut one it is a copy."""
     subject, *rest = args
-    rest, kwargs = _wholes((rest, dict(kwargs)), label(func))
+    rest, kwargs = wholes((rest, dict(kwargs)), label(func))
     return func(subject.local() if isinstance(subject, IsCut) else subject, *rest, **kwargs)
 
 
 def get_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     with parts_only():
-        return args[0].wrap(func(*args), args[0].memory)
+        return args[0].claim(func(*args), args[0].autotp_memory)
 
 
 def set_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -54,7 +54,7 @@ def set_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     with parts_only():
         func(parameter, _apart(_taken(parameter, value, ".data"), value))
         if not isinstance(value, IsCut):
-            note_given(parameter, parameter.origin.name, value)
+            note_given(parameter, parameter.autotp_origin.name, value)
     parameter.note_written()
 
 
@@ -67,8 +67,8 @@ def get_gradient(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
         gradient = func(*args)
         if gradient is None or isinstance(gradient, IsCut) or not isinstance(parameter, IsCut):
             return gradient
-        made = parameter.wrap(gradient)
-        parameter.grad = made  # type: ignore[attr-defined]
+        made = parameter.claim(gradient)
+        parameter.grad = made
         return made
 
 
@@ -80,6 +80,28 @@ def set_gradient(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> N
         elif isinstance(value, IsCut):
             value = value.whole(".grad of a whole parameter")
         func(parameter, value)
+
+
+def delete_gradient(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    set_gradient(setter("grad"), (args[0], None), {})
+
+
+def detach_in_place(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    own = args[0]
+    with parts_only():
+        return own.requires_grad_(False) if own.is_leaf else func(own)
+
+
+def module_load(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What a loaded value becomes before it is swapped with a parameter: cut as that one is."""
+    own, other = args
+    if not isinstance(own, IsCut):
+        return func(own, *wholes((other,), "module_load"), **kwargs)
+    if not kwargs.get("assign"):
+        return own.copy_(other).detach()  # type: ignore[attr-defined]
+    made = own.detach()  # type: ignore[attr-defined]
+    made.data = other
+    return made
 
 
 def _apart(part: T, value: T | None) -> T:
@@ -102,60 +124,16 @@ def _own_gradient(parameter: Any, value: T | None) -> T | None:
 
 def _taken(parameter: Any, value: T, what: str) -> T:
     """What this rank holds of a value that is set: of a cut one the part, of any other its own part of it."""
-    if not isinstance(value, IsCut) and value.shape != parameter.origin.shape:
+    if not isinstance(value, IsCut) and value.shape != parameter.autotp_origin.shape:
         raise UsageError(
-            f"{what} of {parameter.origin.name} was set to a value of shape {tuple(value.shape)}; give the whole one, of"
-            f" shape {tuple(parameter.origin.shape)}"
+            f"{what} of {parameter.autotp_origin.name} was set to a value of shape {tuple(value.shape)}; give the whole one, of"
+            f" shape {tuple(parameter.autotp_origin.shape)}"
         )
     if value.layout is not torch.strided:
         raise UsageError(
-            f"{what} of {parameter.origin.name}, which is cut over ranks, was set to a sparse tensor; give .to_dense()"
+            f"{what} of {parameter.autotp_origin.name}, which is cut over ranks, was set to a sparse tensor; give .to_dense()"
         )
     return held_for(parameter, value)
-
-
-def autograd_grad(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Gradients with respect to cut tensors, cut as they are. Raises UsageError for several at a time."""
-    given = _OF_GRAD.bind(*args, **kwargs).arguments
-    inputs = given.pop("inputs")
-    wanted = [inputs] if isinstance(inputs, T) else list(inputs)
-    cut = [each.origin.name for each in wanted if isinstance(each, IsCut)]
-    if cut and given.get("is_grads_batched"):
-        raise UsageError(MSG_BATCHED.format(name=cut[0]))
-    given = _wholes(given, "autograd.grad")
-    zeros = given.get("materialize_grads", False)
-    unused = {"materialize_grads": False, "allow_unused": True} if zeros else {}
-    found = func(inputs=_edges(wanted), **{**given, **unused})
-    return tuple(
-        (torch.zeros_like(of) if zeros else None)
-        if gradient is None
-        else of.wrap(gradient)
-        if isinstance(of, IsCut)
-        else gradient
-        for of, gradient in zip(wanted, found, strict=True)
-    )
-
-
-def backward(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """A backward, of what may be cut, to inputs some of which are: each gets its part of its gradient."""
-    inputs = kwargs.get("inputs", args[5] if len(args) > 5 else None)
-    kwargs = {name: value for name, value in kwargs.items() if name != "inputs"}
-    args, kwargs = _wholes((tuple(args[:5]), kwargs), "backward")
-    func(*args, inputs=None if inputs is None else _edges(inputs), **kwargs)
-
-
-def _edges(inputs: Any) -> list[Any]:
-    """The edges of autograd's graph by which cut tensors get their gradients. Torch is given these in their place: it then runs
-    hooks, and derivatives that somebody wrote, as in any backward."""
-    with parts_only():
-        return [
-            autograd_graph.get_gradient_edge(each) if isinstance(each, T) and isinstance(each, IsCut) else each
-            for each in ([inputs] if isinstance(inputs, T) else inputs)
-        ]
-
-
-def _wholes(given: Any, what: str) -> Any:
-    return pytree.tree_map(lambda v: v.whole(what) if isinstance(v, IsCut) else v, given)
 
 
 def register_hook(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -197,10 +175,10 @@ _running = threading.local()
 _BACKWARD = autograd_graph._engine_run_backward.__code__
 # Whose Python computes in a backward by itself: torch's, ours, that of Python, and what these two write.
 _MACHINERY = (
-    str(Path(torch.__file__).parent),
-    str(Path(__file__).parents[2]),
-    str(Path(threading.__file__).parent / "contextlib"),
-    str(Path(threading.__file__).parent / "functools"),
+    os.path.join(Path(torch.__file__).parent, ""),
+    os.path.join(Path(__file__).parents[2], ""),
+    contextlib.__file__,
+    functools.__file__,
     "<autotp",
     "<eval_with_key>",
     "<frozen",
@@ -224,10 +202,16 @@ def is_in_backward() -> bool:
         return False
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code is not _BACKWARD:
-        if not frame.f_code.co_filename.startswith(_MACHINERY) and "torchinductor" not in frame.f_code.co_filename:
+        name = frame.f_code.co_filename
+        if not name.startswith(_MACHINERY) and not name.startswith(_compiled()):
             return False
         frame = frame.f_back
     return True
+
+
+def _compiled() -> str:
+    """Where torch's compiler writes Python; it says so in the environment as soon as it does."""
+    return os.path.join(os.environ.get("TORCHINDUCTOR_CACHE_DIR", "<nowhere>"), "")
 
 
 def plainly(value: T) -> T:

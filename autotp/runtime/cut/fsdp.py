@@ -27,7 +27,7 @@ class PartParam(FSDPParam):
     origin: Origin | None
 
     def __init__(self, param: Any, *args: Any, **kwargs: Any) -> None:
-        self.origin = param.origin if isinstance(param, IsCut) else None
+        self.origin = param.autotp_origin if isinstance(param, IsCut) else None
         with parts_only():
             super().__init__(param, *args, **kwargs)
         if self.origin is not None:

@@ -14,9 +14,25 @@ from torch.utils import _pytree as pytree
 
 from ...errors import UsageError
 from . import attributes
-from .kinds import CASTS, ELEMENTWISE, FOREACH, INITIAL, OF_PART, OF_SIZES, OF_TYPE, getter, setter, written_by
+from .differentiate import DIFFERENTIATING
+from .kinds import (
+    CASTS,
+    ELEMENTWISE,
+    FOREACH,
+    INITIAL,
+    MEMORY,
+    OF_PART,
+    OF_SIZES,
+    OF_TYPE,
+    RESHAPING,
+    deleter,
+    getter,
+    label,
+    setter,
+    written_by,
+)
 from .operands import held_for, result_of
-from .origin import IsCut, parts_only
+from .origin import IsCut, mapped, parts_only
 from .reductions import REDUCTIONS
 from .sent import COLLECTIVES, exchange
 from .views import MSG_SHARED
@@ -30,6 +46,11 @@ _ASKING = (
 MSG_NODE = (
     "the node of {name} in autograd's graph gets this rank's part of the gradient, since the parameter is cut; use"
     " register_hook of the parameter"
+)
+
+MSG_RESHAPED = (
+    "{what} would change the shape or the memory of {name}, a cut tensor, in place; make a new tensor: the function without the"
+    " underscore at its end, or {name}.detach().clone()"
 )
 
 
@@ -88,7 +109,8 @@ def _note_written(value: Any) -> None:
 def _leader(leaves: Sequence[Any], written: Sequence[Any]) -> Any:
     """The operand that the result is cut like; None where a function is one of whole ones.
 
-    All others have its sizes or are broadcast to them, and none that is not cut wants a gradient: each rank would have a part.
+    All others have its sizes or are broadcast to them, and none that is not cut alike wants a gradient: each rank would have a
+    part, of which the others never hear.
     """
     leader = next((value for value in (written or leaves) if isinstance(value, IsCut)), None)
     if leader is None or not all(isinstance(value, IsCut) for value in written):
@@ -101,21 +123,27 @@ def _leader(leaves: Sequence[Any], written: Sequence[Any]) -> Any:
 def _is_whole_of(leader: Any, value: Any) -> bool:
     """Returns if a tensor is a whole one of the sizes of a cut one. A new tensor that is made of both is whole too: it may be
     given to a whole one as its `.data`, as in an average that is kept so, and torch takes its memory without asking."""
-    return not isinstance(value, IsCut) and value.dim() > 0 and value.shape == leader.origin.shape
+    return not isinstance(value, IsCut) and value.dim() > 0 and value.shape == leader.autotp_origin.shape
 
 
 def _joins(leader: Any, value: Any) -> bool:
-    """Returns if a tensor may meet a cut one element by element."""
-    own, shape = value.shape, leader.origin.shape
+    """Returns if a tensor may meet a cut one element by element. One that a transform of functions has wrapped has no memory."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(value):
+        return False
+    own, shape = value.shape, leader.autotp_origin.shape
     alike = len(own) <= len(shape) and all(a in (1, b) for a, b in zip(reversed(own), reversed(shape), strict=False))
-    return alike and (isinstance(value, IsCut) or not (value.requires_grad and torch.is_grad_enabled()))
+    return alike and (_fits(leader, value) or not (torch.is_grad_enabled() and value.requires_grad))
+
+
+def _fits(leader: Any, value: Any) -> bool:
+    return type(value) is type(leader) and leader.autotp_origin.fits(value.autotp_origin)
 
 
 def _cast(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Another dtype or device, which may be said by another tensor."""
     subject = args[0]
     if not isinstance(subject, IsCut):  # only the other one is cut
-        rest = pytree.tree_map(lambda v: v.local() if isinstance(v, IsCut) else v, (tuple(args), dict(kwargs)))
+        rest = mapped(lambda v: v.local() if isinstance(v, IsCut) else v, (tuple(args), dict(kwargs)))
         return func(*rest[0], **rest[1])
     with parts_only():
         result = func(*args, **kwargs)
@@ -167,7 +195,7 @@ def _unscale(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     with parts_only():
         func(gradients, found, scale)
     cut = next(gradient for gradient in gradients if isinstance(gradient, IsCut))
-    found.copy_(cut.origin.all_reduce(found, "unscaling", "max"))
+    found.copy_(cut.autotp_origin.all_reduce(found, "unscaling", "max"))
 
 
 def _where(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -184,12 +212,18 @@ def _of_itself(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any
     if len(args) == 2 and args[0] is args[1]:
         with parts_only():
             if args[0].requires_grad and torch.is_grad_enabled():
-                raise UsageError(MSG_NODE.format(name=args[0].origin.name))
+                raise UsageError(MSG_NODE.format(name=args[0].autotp_origin.name))
     return on_whole(func, args, kwargs)
 
 
+def _refuse_reshaping(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    if not isinstance(args[0], IsCut):
+        return on_whole(func, args, kwargs)
+    raise UsageError(MSG_RESHAPED.format(what=label(func), name=args[0].autotp_origin.name))
+
+
 def _refuse_sharing(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    raise UsageError(MSG_SHARED.format(name=args[0].origin.name))
+    raise UsageError(MSG_SHARED.format(name=args[0].autotp_origin.name))
 
 
 _HANDLERS: dict[Any, Callable[..., Any]] = {
@@ -205,14 +239,17 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     setter("data"): attributes.set_data,
     getter("grad"): attributes.get_gradient,
     setter("grad"): attributes.set_gradient,
+    deleter("grad"): attributes.delete_gradient,
+    T.module_load: attributes.module_load,
+    T.detach_: attributes.detach_in_place,
     T.register_hook: attributes.register_hook,
     T.register_post_accumulate_grad_hook: attributes.register_after,
     T.__dlpack__: _refuse_sharing,
+    **dict.fromkeys(RESHAPING | MEMORY, _refuse_reshaping),
     T.view_as: _of_itself,
     T.expand_as: _of_itself,
     T.where: _where,
     torch.where: _where,
-    torch.autograd.grad: attributes.autograd_grad,
-    torch.autograd.backward: attributes.backward,
+    **DIFFERENTIATING,
     torch._amp_foreach_non_finite_check_and_unscale_: _unscale,
 }

@@ -89,7 +89,7 @@ def note_gradient(parameter: Any, value: torch.Tensor | None, part: torch.Tensor
     """A parameter's gradient is a copy of its part of a value from now on; None where it is none, or nobody else's."""
     gradients.pop(id(parameter), None)
     if value is not None and part is not None and not value.is_inference():
-        known = _Given.of(parameter.origin.name, value)
+        known = _Given.of(parameter.autotp_origin.name, value)
         gradients[id(parameter)] = _Gradient(known, weakref.ref(parameter), part, part._version)
 
 

@@ -79,6 +79,11 @@ def setter(name: str) -> Any:
     return getattr(T, name).__set__
 
 
+def deleter(name: str) -> Any:
+    """What torch calls to delete one."""
+    return getattr(T, name).__delete__
+
+
 def _getters(names: str) -> list[Any]:
     return [getter(name) for name in names.split() if hasattr(T, name)]
 
@@ -102,6 +107,17 @@ OF_PART = frozenset(
         _dimI _dimV _nnz sparse_dim dense_dim __dlpack_device__ is_tensor is_storage"""
     )
 )  # fmt: skip
+# What changes the shape of a tensor that stays in its memory, and what gives it another memory.
+RESHAPING = frozenset(
+    place
+    for name in "as_strided_ squeeze_ swapaxes_ swapdims_ t_ transpose_ unsqueeze_".split()
+    for place in (getattr(T, name), getattr(torch.ops.aten, name))
+)
+MEMORY = frozenset(_methods("resize_ resize_as_"))
+# What autograd and optimizers have of a tensor, whatever is in it.
+OF_OBJECT = frozenset(
+    [getter("grad"), deleter("grad"), T.register_hook, T.register_post_accumulate_grad_hook, T.detach_]
+)
 # What sets initial values: its own code runs without gradients.
 INITIAL = frozenset(getattr(nn.init, name) for name in dir(nn.init) if name.endswith("_") and not name.startswith("_"))
 OF_SIZES = frozenset(

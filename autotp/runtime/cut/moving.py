@@ -26,6 +26,6 @@ def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
         if isinstance(tensor, nn.Parameter):
             there = nn.Parameter(there, requires_grad=tensor.requires_grad)
     if isinstance(tensor, IsCut):
-        as_cut(there, tensor.origin)
+        as_cut(there, tensor.autotp_origin)
     there.__dict__.update(tensor.__dict__)
     return there

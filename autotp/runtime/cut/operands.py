@@ -16,7 +16,7 @@ T = torch.Tensor
 def held_for(leader: Any, value: T) -> T:
     """An operand as it meets what a rank holds of another: the elements that are there."""
     if isinstance(value, IsCut):
-        if type(value) is type(leader) and leader.origin.fits(value.origin):
+        if type(value) is type(leader) and leader.autotp_origin.fits(value.autotp_origin):
             return value
         value = value.whole("an operation with a tensor that is cut otherwise")
     if isinstance(value, WholeView):
@@ -30,4 +30,4 @@ def result_of(leader: Any, result: Any, operands: Sequence[T]) -> Any:
         return result
     with parts_only():
         shared = type(result) is T and result.untyped_storage()._cdata == leader.local().untyped_storage()._cdata
-    return leader.wrap(result, leader.memory if shared else None)
+    return leader.claim(result, leader.autotp_memory if shared else None)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
+from torch.utils import _pytree as pytree
 
 from ...axes.layout import Factor, Factors, Layout, factors_of, is_even, is_padded, local_factors, parts_of
 from ...errors import RankLostError, TraceError, UsageError
@@ -23,8 +25,17 @@ MSG_ALONE = (
     "{error}; all ranks compute {what} of {name} together: call it on every rank, or ask for this rank's part alone with"
     " .local()"
 )
+MSG_SET = (
+    "set_ would give {name}, a cut tensor, other memory; write into it, or make a new tensor, {name}.detach().clone()"
+)
+MSG_NAME = "{attribute} is a function of {name}, which is cut over ranks: give your attribute another name"
 MSG_TRACED = "it reads {name}, a cut tensor that is none of its parameters"
 _tracing = threading.local()
+
+
+def mapped(function: Callable[[Any], Any], tree: Any) -> Any:
+    """What is in containers, with something done to each; sizes stay sizes, which torch tells from tuples."""
+    return pytree.tree_map(function, tree, is_leaf=lambda value: type(value) is torch.Size)
 
 
 @contextmanager
@@ -153,17 +164,56 @@ class Memory:
     writes: int = 0
 
 
+def _set_half(tensor: Any, name: str, value: Any) -> bool:
+    """Returns if an attribute is the real or the imaginary half, which torch writes without asking: that has been done then."""
+    if name not in ("real", "imag") or not torch._C._is_torch_function_enabled():
+        return False
+    getattr(tensor, name).copy_(value)
+    return True
+
+
+class IsView:
+    """What views of a gathered whole have; see `views.py`."""
+
+    __slots__ = ()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not _set_half(self, name, value):
+            super().__setattr__(name, value)
+
+    def taken(self, what: str) -> torch.Tensor:
+        """The view as a plain tensor, gathered again if the part was written to."""
+        raise NotImplementedError
+
+
 class IsCut:
     """What every cut tensor has, whatever it is on this rank."""
 
     __slots__ = ()
 
-    origin: Origin
-    memory: Memory
+    # What others may give a parameter as an attribute has other names than these.
+    autotp_origin: Origin
+    autotp_memory: Memory
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Raises UsageError for the name of a function of cut tensors, which would be found in its place."""
+        if name in own_names():
+            raise UsageError(MSG_NAME.format(name=self.autotp_origin.name, attribute=name))
+        if not _set_half(self, name, value):
+            super().__setattr__(name, value)
+
+    def __copy__(self) -> Any:
+        made = self.detach()  # type: ignore[attr-defined]
+        wanted = self.requires_grad  # type: ignore[attr-defined]
+        return nn.Parameter(made, wanted) if isinstance(self, nn.Parameter) else made.requires_grad_(wanted)
 
     def wrap(self, held: Any, memory: Memory | None = None) -> Any:
         """As cut as this one: what was made of it element by element, or has its memory."""
         raise NotImplementedError
+
+    def claim(self, made: Any, memory: Memory | None = None) -> Any:
+        """As `wrap`, of what nobody else has: it need be no second tensor."""
+        return self.wrap(made, memory)
 
     def part_of(self, whole: torch.Tensor) -> torch.Tensor:
         """What this rank holds of another whole value."""
@@ -186,7 +236,7 @@ class IsCut:
         return value
 
     def __repr__(self) -> str:
-        origin, held = self.origin, tuple(self.local().shape)
+        origin, held = self.autotp_origin, tuple(self.local().shape)
         layouts = ", ".join(map(str, origin.layouts))
         place = f"rank {origin.ranks.rank} of {origin.ranks.size}"
         return f"{type(self).__name__}({tuple(origin.shape)} cut as [{layouts}]; {place} holds {held})"
@@ -197,10 +247,16 @@ class IsCut:
             self.copy_(self.part_of(whole.detach()))  # type: ignore[attr-defined]
         self.note_written()
 
+    def set_(self, *args: Any, **kwargs: Any) -> Any:
+        """Raises UsageError: torch does it without asking, and the part would have sizes of its own."""
+        if torch._C._is_torch_function_enabled():
+            raise UsageError(MSG_SET.format(name=self.autotp_origin.name))
+        return super().set_(*args, **kwargs)  # type: ignore[misc]
+
     def note_written(self) -> None:
         """After a write into the part: its padding is zero again, and views of the whole are out of date."""
-        self.memory.writes += 1
-        if self.origin.padding:
+        self.autotp_memory.writes += 1
+        if self.autotp_origin.padding:
             with parts_only(), torch.no_grad():
                 held = self.local().detach()
                 for dim, where in self.padding_here():
@@ -209,8 +265,16 @@ class IsCut:
     def padding_here(self) -> list[tuple[int, torch.Tensor]]:
         """The dims in which this rank holds more than the whole has, and where."""
         found, starts, held = [], self.starts(), self.local()
-        for dim, where in self.origin.padding:
+        for dim, where in self.autotp_origin.padding:
             here = where - starts[dim]
             here = here[(here >= 0) & (here < held.shape[dim])]
             found.append((dim, here.to(held.device)))
         return found
+
+
+@functools.cache
+def own_names() -> frozenset[str]:
+    """The names of all functions of cut tensors that torch's tensors do not have."""
+    return frozenset(
+        name for kind in (IsCut, *IsCut.__subclasses__()) for name in vars(kind) if not name.startswith("__")
+    )

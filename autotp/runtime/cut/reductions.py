@@ -38,12 +38,12 @@ def _over_ranks(tensors: Sequence[Any], terms: Sequence[T], what: str, op: str) 
     """The sum, or the largest, of what every rank has found of some tensors, in double precision."""
     wide = [term if term.is_complex() else term.double() for term in terms]
     total = tensors[0].sum_over_shards(FUNCTIONS.stack(wide), op)
-    return tensors[0].origin.all_reduce(total, what, op)
+    return tensors[0].autotp_origin.all_reduce(total, what, op)
 
 
 def _powers(tensor: Any, order: float) -> T:
     """What this rank's part adds to the sum (or the maximum) that a norm is made of."""
-    part, origin = present(tensor), tensor.origin
+    part, origin = present(tensor), tensor.autotp_origin
     wide = torch.float32 if part.dtype in (torch.float16, torch.bfloat16) else part.dtype
     if order == INFINITY:
         return part.abs().amax() if part.numel() else part.new_zeros(())
@@ -62,7 +62,7 @@ def present(tensor: Any, nothing: float | bool = 0) -> T:
 
 def counted(tensor: Any, values: T) -> T:
     """Values of each element of the part, as much of them as makes the sum over all ranks count each once."""
-    number, uneven = tensor.origin.shares
+    number, uneven = tensor.autotp_origin.shares
     for dim, share in uneven:
         start, shape = tensor.starts()[dim], [-1 if i == dim else 1 for i in range(values.dim())]
         values = values * share[start : start + values.shape[dim]].to(values.device, values.dtype).view(shape)
@@ -117,7 +117,7 @@ def _extreme(tensor: Any, what: str, sign: int) -> T:
         part = part.index_fill(dim, where, -INFINITY)
     own = part.amax() if part.numel() else part.new_tensor(-INFINITY)
     found = FUNCTIONS.stack([own.nan_to_num(-INFINITY, INFINITY, -INFINITY), own.isnan().double()])
-    largest, unknown = tensor.origin.all_reduce(tensor.sum_over_shards(found, "max"), what, "max")
+    largest, unknown = tensor.autotp_origin.all_reduce(tensor.sum_over_shards(found, "max"), what, "max")
     value = torch.where(unknown > 0, torch.full_like(largest, float("nan")), largest * sign)
     return value.to(tensor.dtype)
 
@@ -130,7 +130,7 @@ def _plain_sum(tensor: Any, what: str) -> T:
 
 
 def _mean(tensor: Any, what: str) -> T:
-    return _plain_sum(tensor, what) / tensor.origin.shape.numel()
+    return _plain_sum(tensor, what) / tensor.autotp_origin.shape.numel()
 
 
 def _count(tensor: Any, what: str) -> T:
@@ -146,7 +146,7 @@ _OVER_ALL: dict[str, Callable[[Any, str], T]] = {
     "amax": lambda tensor, what: _extreme(tensor, what, 1),
     "amin": lambda tensor, what: _extreme(tensor, what, -1),
     "any": lambda tensor, what: _count(tensor, what) > 0,
-    "all": lambda tensor, what: _count(tensor, what) == tensor.origin.shape.numel(),
+    "all": lambda tensor, what: _count(tensor, what) == tensor.autotp_origin.shape.numel(),
     "count_nonzero": _count,
 }
 
@@ -171,7 +171,7 @@ def _over_all(name: str) -> Reduction:
 def _is_odd(tensor: Any, name: str) -> bool:
     """Returns if torch itself refuses a reduction, or gives what has no order."""
     with parts_only():
-        empty, kind = tensor.origin.shape.numel() == 0, tensor.dtype
+        empty, kind = tensor.autotp_origin.shape.numel() == 0, tensor.dtype
     averaged = kind.is_floating_point or kind.is_complex or name != "mean"
     return empty or not averaged or (kind.is_complex and name not in ("sum", "mean"))
 

@@ -30,11 +30,11 @@ def exchange(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     group = inspect.signature(func).bind(*args, **kwargs).arguments.get("group")
     among = set(dist.get_process_group_ranks(group or dist.group.WORLD))
     for value in cut:
-        others = sorted(among & set(value.origin.ranks.others))
+        others = sorted(among & set(value.autotp_origin.ranks.others))
         if others:
-            raise UsageError(MSG_MIXED.format(what=func.__name__, others=others, name=value.origin.name))
+            raise UsageError(MSG_MIXED.format(what=func.__name__, others=others, name=value.autotp_origin.name))
     with parts_only():
         result = func(*args, **kwargs)
     for value in cut:
-        value.memory.writes += 1  # what is received may come later: padding has come from padding
+        value.autotp_memory.writes += 1  # what is received may come later: padding has come from padding
     return result

@@ -29,6 +29,18 @@ MSG_OUTSIDE = (
 )
 
 
+class _Same(torch.autograd.Function):
+    """A tensor with the memory and the history of another that is no view of it: a view cannot be detached in place."""
+
+    @staticmethod
+    def forward(ctx, part):  # type: ignore[no-untyped-def]
+        return part.detach()
+
+    @staticmethod
+    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        return gradient
+
+
 class CutTensor(IsCut, torch.Tensor):  # type: ignore[misc]
     """A tensor of which this rank holds a part; see the top of this file."""
 
@@ -36,8 +48,14 @@ class CutTensor(IsCut, torch.Tensor):  # type: ignore[misc]
     def of(part: torch.Tensor, origin: Origin, memory: Memory | None = None) -> CutTensor:
         """The tensor of which a plain one, whose memory and history it shares, is this rank's part."""
         with parts_only():
-            made: CutTensor = part.as_subclass(CutTensor)
-        made.__dict__.update(origin=origin, memory=memory or Memory())
+            made: Any = part.as_subclass(CutTensor) if part.grad_fn is None else _Same.apply(part)
+        return CutTensor.named(made, origin, memory)
+
+    @staticmethod
+    def named(made: Any, origin: Origin, memory: Memory | None = None) -> CutTensor:
+        """The same of a plain tensor that nobody else has: it is the cut one itself from now on."""
+        made.__class__ = CutTensor
+        made.__dict__.update(autotp_origin=origin, autotp_memory=memory or Memory())
         return made
 
     @classmethod
@@ -46,30 +64,35 @@ class CutTensor(IsCut, torch.Tensor):  # type: ignore[misc]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CutTensor:
         with parts_only():
-            copied, gradient = CutTensor.of(self.detach().clone(), self.origin), self.grad
+            copied, gradient = CutTensor.of(self.detach().clone(), self.autotp_origin), self.grad
             copied.requires_grad_(self.requires_grad)
         memo[id(self)] = copied
         if "_is_param" in self.__dict__:
             copied.__dict__["_is_param"] = True  # torch copies a parameter without its gradient
         elif gradient is not None:
-            copied.grad = CutTensor.of(gradient.clone(), self.origin)
+            copied.grad = CutTensor.of(gradient.clone(), self.autotp_origin)
         return copied
 
     def wrap(self, held: torch.Tensor, memory: Memory | None = None) -> CutTensor:
-        return CutTensor.of(held, self.origin, memory)
+        return CutTensor.of(held, self.autotp_origin, memory)
+
+    def claim(self, made: Any, memory: Memory | None = None) -> CutTensor:
+        return (
+            CutTensor.named(made, self.autotp_origin, memory) if type(made) is torch.Tensor else self.wrap(made, memory)
+        )
 
     def part_of(self, whole: torch.Tensor) -> torch.Tensor:
-        return self.origin.take(whole)
+        return self.autotp_origin.take(whole)
 
     def local(self) -> torch.Tensor:
         with parts_only():
             return self.as_subclass(torch.Tensor)
 
     def whole(self, what: str = ".whole()") -> torch.Tensor:
-        return self.origin.whole(self.local(), what)
+        return self.autotp_origin.whole(self.local(), what)
 
     def starts(self) -> Sequence[int]:
-        return [0] * len(self.origin.layouts)
+        return [0] * len(self.autotp_origin.layouts)
 
 
 class CutShard(IsCut, DTensor):  # type: ignore[misc]
@@ -79,7 +102,7 @@ class CutShard(IsCut, DTensor):  # type: ignore[misc]
     def of(shard: DTensor, origin: Origin, memory: Memory | None = None) -> CutShard:
         """The tensor of which a distributed one, whose memory it shares, is the tensor-parallel rank's part."""
         made = CutShard(shard._local_tensor, shard._spec, requires_grad=False)
-        made.__dict__.update(origin=origin, memory=memory or Memory())
+        made.__dict__.update(autotp_origin=origin, autotp_memory=memory or Memory())
         return made
 
     @classmethod
@@ -87,14 +110,14 @@ class CutShard(IsCut, DTensor):  # type: ignore[misc]
         return dispatched(func, args, kwargs or {})
 
     def wrap(self, held: Any, memory: Memory | None = None) -> CutShard:
-        return CutShard.of(held, self.origin, memory)
+        return CutShard.of(held, self.autotp_origin, memory)
 
     def part_of(self, whole: torch.Tensor) -> torch.Tensor:
-        part, fewer = self.origin.take(whole), len(self.origin.layouts) - whole.dim()
+        part, fewer = self.autotp_origin.take(whole), len(self.autotp_origin.layouts) - whole.dim()
 
         def along(placement: Placement) -> bool:
             dim = placement.dim - fewer if placement.is_shard() else -1  # type: ignore[attr-defined]
-            return dim >= 0 and whole.shape[dim] == self.origin.shape[dim + fewer]
+            return dim >= 0 and whole.shape[dim] == self.autotp_origin.shape[dim + fewer]
 
         placements = [placement if along(placement) else Replicate() for placement in self._spec.placements]
         return distribute_tensor(part, self._spec.mesh, placements, src_data_rank=None)
@@ -105,9 +128,9 @@ class CutShard(IsCut, DTensor):  # type: ignore[misc]
     def whole(self, what: str = ".whole()") -> torch.Tensor:
         with parts_only():
             if self.requires_grad and torch.is_grad_enabled():
-                raise UsageError(MSG_OUTSIDE.format(what=what, name=self.origin.name))
+                raise UsageError(MSG_OUTSIDE.format(what=what, name=self.autotp_origin.name))
         with parts_only(), torch.no_grad():
-            return self.origin.whole(self.full_tensor(), what)
+            return self.autotp_origin.whole(self.full_tensor(), what)
 
     def starts(self) -> Sequence[int]:
         return compute_local_shape_and_global_offset(self._spec.shape, self._spec.mesh, self._spec.placements)[1]
@@ -127,7 +150,7 @@ def as_cut(parameter: torch.Tensor, origin: Origin) -> None:
     """Let a parameter that holds a part be the cut one. Whoever has it keeps it."""
     give_wholes()
     parameter.__class__ = CutShard if isinstance(parameter, DTensor) else CutTensor
-    parameter.__dict__.update(origin=origin, memory=Memory(), _is_param=True)
+    parameter.__dict__.update(autotp_origin=origin, autotp_memory=Memory(), _is_param=True)
 
 
 def cut_in_place(parameter: nn.Parameter, origin: Origin) -> None:

@@ -13,9 +13,10 @@ from torch._functorch import eager_transforms, vmap
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 from torch.utils import _pytree as pytree
 
+from ...errors import UsageError
 from ...outside.methods import function_of, is_class_method
 from .attributes import is_in_backward
-from .origin import IsCut
+from .origin import IsCut, mapped, parts_only
 from .views import WholeView
 from .whole import Lent
 
@@ -27,12 +28,17 @@ _TAKERS: tuple[tuple[Any, str, Callable[[], AbstractContextManager[Any]]], ...] 
     (eager_transforms, "_wrap_for_grad", temporarily_pop_interpreter_stack),
     (vmap, "_add_batch_dim", temporarily_pop_interpreter_stack),
 )
+MSG_SWAP = (
+    "swap_tensors would put a tensor in the place of {name} that is not cut over ranks as it is; give {name} its values: under"
+    " torch.no_grad(), parameter.copy_(other)"
+)
 
 
 @functools.cache
 def give_wholes() -> None:
     """Let these functions be given wholes, from the first cut tensor on, and keep dynamo out of what computes with cut ones."""
     trace_rules.add(__name__.rpartition(".")[0])
+    torch.utils.swap_tensors = _swapping(torch.utils.swap_tensors)
     for owner, name, below in _TAKERS:
         held = vars(owner)[name]
         if is_class_method(held):
@@ -41,14 +47,28 @@ def give_wholes() -> None:
             setattr(owner, name, _with_wholes(getattr(owner, name), below))
 
 
+def _swapping(swap: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    """Torch's swap of two tensors, for such as are cut alike: what a program computes with stays cut as it was."""
+
+    @functools.wraps(swap)
+    def swapping(t1: Any, t2: Any) -> None:
+        cut = [each for each in (t1, t2) if isinstance(each, IsCut)]
+        if cut and not (type(t1) is type(t2) and t1.autotp_origin.fits(t2.autotp_origin)):
+            raise UsageError(MSG_SWAP.format(name=cut[0].autotp_origin.name))
+        with parts_only() if cut else nullcontext():
+            swap(t1, t2)
+
+    return swapping
+
+
 def _with_wholes(function: Callable[..., Any], below: Callable[[], AbstractContextManager[Any]]) -> Callable[..., Any]:
     @functools.wraps(function)
     def taking(*args: Any, **kwargs: Any) -> Any:
-        if not (torch._C._is_torch_function_enabled() and _has_cut(args, kwargs) and not _is_machinery(args[0])):
+        if not (torch._C._is_torch_function_enabled() and _has_cut(args, kwargs) and not _is_machinery(args)):
             return function(*args, **kwargs)
         lent = Lent(function.__name__, distrusted=True)
         with below():
-            args, kwargs = pytree.tree_map(lent, (args, kwargs))
+            args, kwargs = mapped(lent, (args, kwargs))
         result = function(*args, **kwargs)
         lent.take_over()
         return result
@@ -56,9 +76,13 @@ def _with_wholes(function: Callable[..., Any], below: Callable[[], AbstractConte
     return taking
 
 
-def _is_machinery(first: Any) -> bool:
-    """Returns if torch or we ask: in a backward, or by a derivative of our own or one that torch hands a cut tensor on with."""
-    return is_in_backward() or (isinstance(first, type) and first.__module__.startswith(("torch.", "autotp.")))
+def _is_machinery(args: tuple[Any, ...]) -> bool:
+    """Returns if torch or we ask: in a backward, or by a derivative of our own or one that torch hands a cut tensor on with. One
+    that is given a function runs somebody's code, as a checkpoint does, in its backward too."""
+    if is_in_backward():
+        return True
+    is_ours = isinstance(args[0], type) and args[0].__module__.startswith(("torch.", "autotp."))
+    return is_ours and not any(callable(value) and not isinstance(value, torch.Tensor) for value in args[1:])
 
 
 def _has_cut(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -3,35 +3,45 @@ tensor's do: what is written into one is taken over by the part, and after a wri
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy
 import torch
+from torch import nn
 from torch.utils import _pytree as pytree
 
 from ...errors import UsageError
-from .kinds import OF_PART, OF_SIZES, label, written_by
-from .origin import IsCut, parts_only
+from .differentiate import DIFFERENTIATING
+from .kinds import MEMORY, OF_OBJECT, OF_PART, OF_SIZES, RESHAPING, label, setter, written_by
+from .origin import IsCut, IsView, mapped, parts_only
 
 MSG_STALE = (
     "{what} uses a view of {name} that was made with gradients before the parameter was written to; make the view again"
 )
+MSG_RECORDED = (
+    "{what} would write what wants a gradient into {name}, a cut tensor, and the gradient would be lost; make a new tensor of"
+    " both in place of a write (q = q * a, torch.where, torch.cat), or write inside torch.no_grad()"
+)
+MSG_MEMORY = "{what} would give {name}, a cut tensor, or a view of it, another memory; make a new tensor, {name}.detach().clone()"
 # Whoever gets the memory of a gathered whole may write there, and nobody would hear of it.
 MSG_SHARED = "the memory of {name}, a cut parameter, is a part's; hand on .whole(), a copy, or .local(), this part"
 
 
-class WholeView(torch.Tensor):
+class WholeView(IsView, torch.Tensor):
     """A view of the gathered whole of a cut tensor."""
 
-    cut: Any
-    root: torch.Tensor
-    version: tuple[int, int]
+    autotp_cut: Any
+    autotp_root: torch.Tensor
+    autotp_node: Any  # of the root in autograd's graph, which a recorded write changes
+    autotp_version: tuple[int, int]
 
     @staticmethod
     def of(view: torch.Tensor, cut: IsCut, root: torch.Tensor) -> WholeView:
         """What a view of a gathered whole, `root`, is to the one who asked for it."""
         made: WholeView = view.as_subclass(WholeView)
-        made.__dict__.update(cut=cut, root=root, version=_version(cut))
+        made.__dict__.update(autotp_cut=cut, autotp_root=root, autotp_node=root.grad_fn, autotp_version=_version(cut))
         return made
 
     @staticmethod
@@ -44,21 +54,35 @@ class WholeView(torch.Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func in _OF_OBJECT and args and isinstance(args[0], WholeView):
+            return _OF_OBJECT[func](func, args, kwargs)
         if any(issubclass(kind, IsCut) for kind in types):
             return NotImplemented  # the cut tensor's own function knows of views
+        if func in DIFFERENTIATING:
+            return DIFFERENTIATING[func](func, args, kwargs)
         views = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, WholeView)]
         if func is torch.Tensor.__dlpack__:
-            raise UsageError(MSG_SHARED.format(name=views[0].cut.origin.name))
-        written = written_by(func, args, kwargs)
-        if func not in OF_PART and func not in OF_SIZES:
+            raise UsageError(MSG_SHARED.format(name=views[0].autotp_cut.autotp_origin.name))
+        written, what = written_by(func, args, kwargs), label(func)
+        if func not in OF_SIZES:
             for view in views:
-                view.refresh(label(func))
-        given, before = pytree.tree_map_only(WholeView, WholeView.plain, (tuple(args), dict(kwargs))), writes_of(views)
+                view.refresh(what)
+        given, before = mapped(_plainly, (tuple(args), dict(kwargs))), writes_of(views)
         result = func(*given[0], **given[1])
         for view, first, then in zip(views, before, writes_of(views), strict=True):
             if then != first or any(view is one for one in written):
-                view.keep()
-        return pytree.tree_map(lambda leaf: _given_back(leaf, views, written), result)
+                view.keep(what)
+        return mapped(lambda leaf: _given_back(leaf, views, written), result)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
+        """A tensor of its own, and a parameter if this is one."""
+        copied = self.taken("a copy").detach().clone().requires_grad_(self.requires_grad)
+        if "_is_param" in self.__dict__:
+            copied = nn.Parameter(copied, copied.requires_grad)
+        elif self.grad is not None:
+            copied.grad = copy.deepcopy(self.grad, memo)
+        memo[id(self)] = copied
+        return copied
 
     def plain(self) -> torch.Tensor:
         """The view as a plain tensor with the same memory and history."""
@@ -70,31 +94,35 @@ class WholeView(torch.Tensor):
         self.refresh(what)
         return self.plain()
 
-    def keep(self) -> None:
-        """After a write into the view: the cut tensor takes it over."""
-        self.cut.store(self.root)
-        self.version = _version(self.cut)
+    def keep(self, what: str) -> None:
+        """After a write into the view: the cut tensor takes it over. Raises UsageError where autograd has recorded the write:
+        the part has a history of its own."""
+        if self.autotp_root.grad_fn is not self.autotp_node:
+            self.autotp_version = (-1, -1)
+            raise UsageError(MSG_RECORDED.format(what=what, name=self.autotp_cut.autotp_origin.name))
+        self.autotp_cut.store(self.autotp_root)
+        self.autotp_version = _version(self.autotp_cut)
 
     def refresh(self, what: str) -> None:
         """Gather the whole again if the part was written to. All ranks come here together, as they do everywhere."""
-        if self.version == _version(self.cut):
+        if self.autotp_version == _version(self.autotp_cut):
             return
         with parts_only():
-            if self.requires_grad and torch.is_grad_enabled():
-                raise UsageError(MSG_STALE.format(what=what, name=self.cut.origin.name))
+            if torch.is_grad_enabled() and self.requires_grad and not self.is_leaf:
+                raise UsageError(MSG_STALE.format(what=what, name=self.autotp_cut.autotp_origin.name))
             with torch.no_grad():
-                self.root.detach().copy_(self.cut.whole(what))
-        self.version = _version(self.cut)
+                self.autotp_root.detach().copy_(self.autotp_cut.whole(what))
+        self.autotp_version = _version(self.autotp_cut)
 
 
 def writes_of(views: list[WholeView]) -> list[int]:
     """How often torch has counted writes into the wholes behind some views."""
-    return [0 if view.root.is_inference() else view.root._version for view in views]
+    return [0 if view.autotp_root.is_inference() else view.autotp_root._version for view in views]
 
 
 def _version(cut: Any) -> tuple[int, int]:
     with parts_only():
-        return cut.memory.writes, 0 if cut.is_inference() else cut._version
+        return cut.autotp_memory.writes, 0 if cut.is_inference() else cut._version
 
 
 def _given_back(leaf: Any, views: list[WholeView], written: list[Any]) -> Any:
@@ -103,7 +131,53 @@ def _given_back(leaf: Any, views: list[WholeView], written: list[Any]) -> Any:
     if type(leaf) is not torch.Tensor:
         return leaf
     for view in views:
-        if WholeView.shares_memory(leaf, view.root):
+        if WholeView.shares_memory(leaf, view.autotp_root):
             same = any(view is one for one in written)
-            return view if same else WholeView.of(leaf, view.cut, view.root)
+            return view if same else WholeView.of(leaf, view.autotp_cut, view.autotp_root)
     return leaf
+
+
+def _plainly(value: Any) -> Any:
+    return value.plain() if isinstance(value, WholeView) else value
+
+
+# -- what concerns the view itself, and not what is in its memory --------------------------------------------------------
+
+
+def _on_itself(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What others see of the view, and autograd's part of it: a second tensor over the memory would have that for itself."""
+    views = [args[0]]
+    with parts_only():
+        result = func(*args, **kwargs)
+    return _given_back(result, views, [])
+
+
+def _set_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Given other memory it is a view no more."""
+    view, value = args
+    value = value.whole(".data") if isinstance(value, IsCut) else _plainly(value)
+    with parts_only():
+        func(view, value)
+    for name in ("autotp_cut", "autotp_root", "autotp_node", "autotp_version"):
+        del view.__dict__[name]
+    view.__class__ = nn.Parameter if "_is_param" in view.__dict__ else torch.Tensor
+
+
+def _set_gradient(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    view, value = args
+    value = value.whole(".grad") if isinstance(value, IsCut) else _plainly(value)
+    with parts_only():
+        func(view, value)
+
+
+def _refuse_memory(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    raise UsageError(MSG_MEMORY.format(what=label(func), name=args[0].autotp_cut.autotp_origin.name))
+
+
+_OF_OBJECT: dict[Any, Callable[..., Any]] = {
+    **dict.fromkeys([*OF_PART, *OF_OBJECT, *RESHAPING], _on_itself),
+    **dict.fromkeys(MEMORY, _refuse_memory),
+    setter("data"): _set_data,
+    setter("grad"): _set_gradient,
+}
+del _OF_OBJECT[torch.Tensor.__format__]  # a number, as text

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy
 import torch
-from torch.utils import _pytree as pytree
 
 from ...errors import UsageError
 from .kinds import label, written_by
-from .origin import IsCut, parts_only
-from .views import WholeView
+from .origin import IsCut, mapped, parts_only
+from .views import MSG_RECORDED, WholeView
 
 MSG_IN_PLACE = (
     "{what} would write into {name}, a cut parameter that wants a gradient; write inside torch.no_grad(), or into .data"
@@ -43,13 +42,13 @@ class Lent:
     def take_over(self) -> None:
         """Keep this rank's part of what was written. Raises UsageError where autograd would have to know of that."""
         for value, whole, before in self._wholes.values():
-            cut, root = (value.cut, value.root) if isinstance(value, WholeView) else (value, whole)
+            cut, root = (value.autotp_cut, value.autotp_root) if isinstance(value, WholeView) else (value, whole)
             if _writes(whole) == before and not (self.distrusted and _differs(cut, root)):
                 continue
             if isinstance(value, WholeView):
-                value.keep()
+                value.keep(self.what)
             else:
-                refuse_recorded_write(value, self.what)
+                refuse_recorded_write(value, self.what, whole)
                 value.store(whole)
 
 
@@ -74,16 +73,17 @@ def on_whole(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     written, lent = written_by(func, args, kwargs), Lent(label(func))
     for value in written:
         refuse_recorded_write(value, lent.what)
-    args, kwargs = pytree.tree_map(lent, (tuple(args), dict(kwargs)))
+    args, kwargs = mapped(lent, (tuple(args), dict(kwargs)))
     result = func(*args, **kwargs)
     for value in written:
         if isinstance(value, IsCut):
+            refuse_recorded_write(value, lent.what, lent(value))
             value.store(lent(value))
         elif isinstance(value, WholeView):
-            value.keep()
+            value.keep(lent.what)
     lent.take_over()
     sources = lent.sources()
-    return pytree.tree_map(lambda leaf: _given_back(leaf, sources), result)
+    return mapped(lambda leaf: _given_back(leaf, sources), result)
 
 
 def _given_back(leaf: Any, sources: Sequence[tuple[IsCut, torch.Tensor]]) -> Any:
@@ -100,9 +100,13 @@ def _given_back(leaf: Any, sources: Sequence[tuple[IsCut, torch.Tensor]]) -> Any
     return leaf
 
 
-def refuse_recorded_write(value: Any, what: str) -> None:
-    if isinstance(value, IsCut):
-        with parts_only():
-            recorded = torch.is_grad_enabled() and value.requires_grad  # type: ignore[attr-defined]
-        if recorded:
-            raise UsageError(MSG_IN_PLACE.format(what=what, name=value.origin.name))
+def refuse_recorded_write(value: Any, what: str, whole: torch.Tensor | None = None) -> None:
+    """Raises UsageError if autograd would have to know of a write into a cut tensor, whose whole has been written to already."""
+    if not isinstance(value, IsCut) or not torch.is_grad_enabled():
+        return
+    with parts_only():
+        wanted = value.requires_grad  # type: ignore[attr-defined]
+    if wanted:
+        raise UsageError(MSG_IN_PLACE.format(what=what, name=value.autotp_origin.name))
+    if whole is not None and whole.requires_grad:
+        raise UsageError(MSG_RECORDED.format(what=what, name=value.autotp_origin.name))
