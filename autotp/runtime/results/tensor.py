@@ -264,16 +264,14 @@ def _in_memory(func: Any, cut: Any, *args: Any, **kwargs: Any) -> Any:
     return func(closed(cut), *args, **kwargs)
 
 
-def _set_data(func: Any, tensor: torch.Tensor, value: torch.Tensor) -> None:
-    if isinstance(tensor, CutResult):
-        tensor.take_memory_of(value)
-    else:
-        func(tensor, value.shared() if isinstance(value, CutResult) else value)
+def _set_data(func: Any, cut: CutResult, value: torch.Tensor) -> None:
+    cut.take_memory_of(value)
 
 
 # What asks for the memory of a tensor, which one that stands for a whole does not have.
 _OF_MEMORY: dict[Any, Callable[..., Any]] = {
     T.tolist: _numbers,
     T.data.__set__: _set_data,  # type: ignore[attr-defined]
+    T.data.__get__: _in_memory,  # type: ignore[attr-defined]
     **dict.fromkeys((T.numpy, T.__array__, T.__dlpack__, T.data_ptr, T.untyped_storage, T.storage), _in_memory),
 }
