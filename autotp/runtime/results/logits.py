@@ -100,12 +100,12 @@ class Head(Policy):
         if not self._is_cut(first) or first.is_whole:
             return NotImplemented
         if func in _OF_ROWS:
-            like = func(_sizes_of(first), *args[1:])
+            like = _sizes_of(first, func, args)
             if not keeps_rows(like.shape, first.shape):
                 return NotImplemented
             return first.view_of(first.local.reshape(*like.shape[:-1], first.local.shape[-1]), like, (func, args[1:]))
         if func in _SOME_ROWS and args[1] % first.dim() != first.dim() - 1:
-            return first.view_of(func(first.local, *args[1:]), func(_sizes_of(first), *args[1:]), (func, args[1:]))
+            return first.view_of(func(first.local, *args[1:]), _sizes_of(first, func, args), (func, args[1:]))
         if func is aten.clone.default:
             return self._made(first.local.clone(), first.shape)
         if func in _ROWS_AGAIN and args[2] % len(args[1]) != len(args[1]) - 1:
@@ -143,9 +143,11 @@ def cut_logits(local: torch.Tensor, head: Head) -> CutResult:
     return stand_for(local, (*local.shape[:-1], head.layout.size), head)
 
 
-def _sizes_of(value: torch.Tensor) -> torch.Tensor:
-    """A tensor with the shape and strides of another one, and no numbers."""
-    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+def _sizes_of(value: torch.Tensor, func: Any, args: Any) -> torch.Tensor:
+    """What an operator makes of the shape and strides of a value; it has no numbers."""
+    like = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    result: torch.Tensor = func(like, *args[1:])
+    return result
 
 
 def _read(value: torch.Tensor) -> torch.Tensor:
@@ -202,7 +204,9 @@ def keeps_rows(shape: torch.Size, before: torch.Size) -> bool:
 
 def takes_copies(index: Any) -> bool:
     """Returns if an index takes what it does as a copy, and not as a view."""
-    return isinstance(index, torch.Tensor) or (isinstance(index, tuple) and any(isinstance(i, torch.Tensor) for i in index))
+    return isinstance(index, torch.Tensor) or (
+        isinstance(index, tuple) and any(isinstance(i, torch.Tensor) for i in index)
+    )
 
 
 def takes_rows(index: Any, dims: int) -> bool:

@@ -148,7 +148,7 @@ class CutResult(torch.Tensor):
         kwargs = kwargs or {}
         if any(issubclass(kind, (IsCut, WholeView)) for kind in types):
             return NotImplemented  # a cut parameter's own function makes it whole first
-        cut = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, CutResult)]
+        cut = _cut_among((*args, *kwargs.values()))
         with torch._C.DisableTorchFunctionSubclass():
             if func in _OF_MEMORY:
                 return _OF_MEMORY[func](func, *args, **kwargs)
@@ -160,16 +160,23 @@ class CutResult(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        cut = next((arg for arg in args if isinstance(arg, CutResult)), None)
-        if cut is not None:
-            if func in _ALIASES and cut is args[0]:
-                return cut.view_of(cut.local, cut)
-            result = cut.policy.on_part(func, args)
-            if result is not NotImplemented:
-                return result
-        if torch.Tag.inplace_view in func.tags:
-            raise UsageError(MSG_SHAPE.format(what=func._schema.name.rpartition("::")[2]))
-        return _on_wholes(func, args, kwargs or {})
+        with torch._C.DisableTorchFunctionSubclass():
+            cut = next((arg for arg in args if isinstance(arg, CutResult)), None)
+            if cut is not None:
+                if func in _ALIASES and cut is args[0]:
+                    return cut.view_of(cut.local, cut)
+                result = cut.policy.on_part(func, args)
+                if result is not NotImplemented:
+                    return result
+            if torch.Tag.inplace_view in func.tags:
+                raise UsageError(MSG_SHAPE.format(what=func._schema.name.rpartition("::")[2]))
+            return _on_wholes(func, args, kwargs or {})
+
+
+def _cut_among(values: Sequence[Any]) -> list[CutResult]:
+    if any(isinstance(value, (tuple, list, dict)) for value in values):
+        values = pytree.tree_leaves(values)
+    return [value for value in values if isinstance(value, CutResult)]
 
 
 def _on_wholes(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
