@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from autotp.axes.layout import Cut, Factor, Leaf
+from autotp.errors import UsageError
 from autotp.runtime.collectives.slices import take
 from autotp.runtime.groups.ranks import Ranks
 from autotp.runtime.groups.simulate import simulate
@@ -117,6 +118,20 @@ def test_nothing_to_predict_is_no_number_and_a_wrong_target_is_an_error() -> Non
 
     with pytest.raises(RuntimeError, match="out of bounds"):
         simulate(2, wrong)
+
+
+def test_a_second_derivative_of_the_loss_is_refused_where_it_is_asked_for() -> None:
+    def run(ranks: Ranks) -> torch.Tensor:
+        part = take(dense(), [None, None, layout(2)], ranks.rank).requires_grad_()
+        (gradient,) = torch.autograd.grad(loss_of(cut_logits(part, Head(ranks, layout(2)))), part, create_graph=True)
+        with pytest.raises(UsageError, match="has no second derivatives"):
+            gradient.square().sum().backward()
+        return gradient.detach()
+
+    whole = dense().requires_grad_()
+    (wanted,) = torch.autograd.grad(loss_of(whole), whole)
+    for rank, gradient in enumerate(simulate(2, run)):
+        assert torch.allclose(gradient, take(wanted, [None, None, layout(2)], rank))
 
 
 def test_bfloat16_is_computed_in_float32() -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from autotp.axes.layout import Cut, Factor, Leaf
+from autotp.errors import UsageError
 from autotp.runtime.collectives.slices import take
 from autotp.runtime.groups.ranks import Ranks
 from autotp.runtime.groups.simulate import simulate
@@ -96,6 +97,76 @@ def hooked(y: T) -> T:
     return y * y
 
 
+def hooked_at_last(y: T) -> T:
+    total = (y * 2).tanh() + y[..., -1:, :]
+    y.register_hook(lambda gradient: gradient * 2 / (1 + gradient.norm()))
+    return total
+
+
+def hook_that_writes(y: T) -> T:
+    def hook(gradient: T) -> T:
+        gradient = gradient.clone()
+        gradient[:, 0] = 1
+        gradient.view(-1)[::3].mul_(3)
+        return gradient
+
+    y.register_hook(hook)
+    return y.view(-1, 6).abs().view(2, 5, 6)
+
+
+def node_hooked(y: T) -> T:
+    assert y.grad_fn is not None
+    y.grad_fn.register_prehook(lambda gradients: (gradients[0] * 3,))
+    return y.square()
+
+
+def gradients_taken(y: T) -> T:
+    y.retain_grad()
+    (y * 3).square().sum().backward(retain_graph=True, inputs=[y])
+    (again,) = torch.autograd.grad((y * 3).square()[:, 1:].sum(), y)
+    assert y.grad is not None
+    return y * (y.grad + again)
+
+
+def leaf(y: T) -> T:
+    z = y.detach().requires_grad_()
+    (z.exp() * 2).sum().backward()
+    assert z.grad is not None
+    return y * z.grad
+
+
+def views_written(y: T) -> T:
+    z = y * 1 if type(y) is T else y
+    z[0].mul_(2)
+    z[:, -1].add_(1)
+    z.view(-1, 6)[3].zero_()
+    return z.exp() * z
+
+
+def views_follow(y: T) -> T:
+    z = y * 1 if type(y) is T else y
+    last, flat = z[:, -1], z.view(-1, 6)
+    before = last.argmax(-1).sum()
+    z.mul_(2)
+    last.sin_()
+    flat[..., 2].add_(before)
+    return z * z + flat.view(2, 5, 6).cos() + last.sum()
+
+
+def own_data(y: T) -> T:
+    z = y * 1 if type(y) is T else y
+    z.data[:, 1] = 0
+    z.detach()[0].add_(2)
+    z.data = z.data * 2
+    return z.square() + z.detach()[:, :1]
+
+
+def itself(y: T) -> T:
+    z = y * 1 if type(y) is T else y
+    z.double().mul_(2)
+    return z.contiguous().square()
+
+
 # `written` and its like write into the value itself, where it is cut; a dense value they write into is one of its own.
 USES: dict[str, Callable[[T], T]] = {
     "squares": lambda y: y * y,
@@ -112,6 +183,15 @@ USES: dict[str, Callable[[T], T]] = {
     "closed": closed_and_written,
     "beside others": with_others,
     "hook": hooked,
+    "a hook at last": hooked_at_last,
+    "a hook that writes": hook_that_writes,
+    "a hook of the node": node_hooked,
+    "gradients of it": gradients_taken,
+    "leaf": leaf,
+    "views written": views_written,
+    "views follow": views_follow,
+    "data": own_data,
+    "itself": itself,
 }
 
 
@@ -122,7 +202,7 @@ def test_whatever_uses_it_gives_what_the_whole_gives(use: str, kind: str) -> Non
         x = X.clone().requires_grad_()
         found = USES[use](make(x.tanh()))
         (gradient,) = torch.autograd.grad((found * found.detach().cos()).sum(), x)
-        return found.detach(), gradient
+        return closed(found).detach(), gradient
 
     true = of_whole(lambda y: y)
 
@@ -156,6 +236,53 @@ def test_its_gradient_has_a_gradient(kind: str) -> None:
         return twice(lambda y: KINDS[kind](y, ranks))
 
     assert torch.allclose(sum(simulate(3, run)), twice(lambda y: y), rtol=1e-12)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_its_shape_is_not_changed_in_place(kind: str) -> None:
+    def run(ranks: Ranks) -> None:
+        KINDS[kind](X, ranks).transpose_(0, 1)
+
+    with pytest.raises(UsageError, match="go on with what it gives"):
+        simulate(2, run)
+
+    def other_data(ranks: Ranks) -> None:
+        KINDS[kind](X, ranks).data = X[0]
+
+    with pytest.raises(UsageError, match="of another kind"):
+        simulate(2, other_data)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_handed_on_whole_is_still_its_memory(kind: str) -> None:
+    def run(ranks: Ranks) -> tuple[T, T]:
+        y = KINDS[kind](X, ranks)
+        row = y[:, 1]
+        closed(y).mul_(2)
+        first = y * 1
+        closed(row).add_(1)
+        return first, y * 1
+
+    for first, second in simulate(3, run):
+        assert torch.equal(first, X * 2)
+        assert torch.equal(second[:, 1], X[:, 1] * 2 + 1)
+        assert torch.equal(second[:, 2], X[:, 2] * 2)
+
+
+def test_views_and_gradients_of_logits_are_gathered_for_who_reads_them_alone() -> None:
+    def run(ranks: Ranks) -> list[tuple[str, int]]:
+        x = X.clone().requires_grad_()
+        y = as_logits(x, ranks)
+        y.register_hook(lambda gradient: None)
+        y.retain_grad()
+        with ranks.logging() as log:
+            y[:, -1].argmax(-1)
+            rows = (y.view(-1, 6).tanh()[1:].unsqueeze(0) * 2).squeeze(0)
+            torch.nn.functional.cross_entropy(rows, torch.arange(9) % 6).backward()
+        return [(call.kind, call.elements) for call in log.calls if call.kind == "all_gather"]
+
+    for calls in simulate(3, run):
+        assert calls == [("all_gather", 4)]  # two rows
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,7 +1,8 @@
 """Logits as they leave a head that is cut over the vocabulary: this rank's slice, whole for code that needs them whole.
 
 Pointwise functions, views and the cross-entropy work on the slice. Every other operator gets whole logits, at one
-all-gather, so the model's own Python computes what it always did.
+all-gather, so the model's own Python computes what it always did. Views are those of autograd, made below it: so it knows what
+a write into one of them is a write into.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from ...axes.layout import Leaf, factors_of, ordered
 from ..collectives.single import enter, gather, keep_cut, slice_to_rank
 from ..groups.ranks import Ranks
 from .loss import cut_cross_entropy
-from .tensor import CutResult, Policy, closed, stand_for
+from .tensor import CutResult, Policy, closed, part_of, stand_for
 
 T = torch.Tensor
+aten = torch.ops.aten
 # Pointwise functions, all of them smooth at zero, which stands in the padding of a slice: methods by name, and functions.
 METHODS = (
     *("float", "double", "half", "bfloat16", "to", "contiguous", "clone", "detach", "neg", "__neg__", "tanh", "clamp"),
@@ -32,9 +34,17 @@ FUNCTIONS = (
     *(torch.abs, torch.cos, torch.exp, torch.relu, torch.sigmoid, torch.sin, torch.square),
     *(functional.gelu, functional.relu, functional.sigmoid, functional.silu, functional.softplus, functional.tanh),
 )
-POINTWISE = frozenset({*FUNCTIONS, *(getattr(T, name) for name in METHODS)})
+POINTWISE = frozenset({*FUNCTIONS, *(getattr(T, name) for name in METHODS)}) - {T.detach}
 _QUOTIENTS = frozenset({T.div, T.__truediv__, torch.div})
-VIEWS = frozenset({T.view, T.reshape, T.flatten, T.unsqueeze, T.squeeze, torch.reshape, torch.flatten, torch.squeeze})
+# Below autograd: what leaves every row of logits as it is, if its result says so; what takes some; and their derivatives.
+_OF_ROWS = frozenset(
+    {
+        *(aten.view.default, aten._unsafe_view.default, aten.unsqueeze.default),
+        *(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims),
+    }
+)
+_SOME_ROWS = frozenset({aten.select.int, aten.slice.Tensor})
+_ROWS_AGAIN = frozenset({aten.select_backward.default, aten.slice_backward.default})
 _STEPS = (int, slice, torch.Tensor, type(Ellipsis))
 
 
@@ -56,7 +66,12 @@ class Head(Policy):
         return gather(local, self.ranks, ordered(factors_of(self.layout)), local.dim() - 1, self.layout)
 
     def own_gradient(self, gradient: torch.Tensor) -> torch.Tensor:
-        return self.own(enter(gradient, self.ranks, ordered(factors_of(self.layout))))
+        if self._is_cut(gradient):
+            return part_of(gradient)  # type: ignore[arg-type]
+        return self.own(enter(closed(gradient), self.ranks, ordered(factors_of(self.layout))))
+
+    def of_part(self, gradient: torch.Tensor) -> torch.Tensor:
+        return cut_logits(gradient, Head(self.ranks, self.layout))
 
     def own(self, whole: torch.Tensor) -> torch.Tensor:
         """This rank's slice."""
@@ -77,41 +92,86 @@ class Head(Policy):
             return NotImplemented
         return local
 
+    def on_part(self, func: Any, args: Any) -> Any:
+        """Views, and what autograd does with gradients."""
+        first = args[0]
+        if func is aten.add.Tensor:
+            return self._added(*args)
+        if not self._is_cut(first) or first.is_whole:
+            return NotImplemented
+        if func in _OF_ROWS:
+            like = _sizes_of(first, func, args)
+            if not keeps_rows(like.shape, first.shape):
+                return NotImplemented
+            return first.view_of(first.local.reshape(*like.shape[:-1], first.local.shape[-1]), like, (func, args[1:]))
+        if func in _SOME_ROWS and args[1] % first.dim() != first.dim() - 1:
+            return first.view_of(func(first.local, *args[1:]), _sizes_of(first, func, args), (func, args[1:]))
+        if func is aten.clone.default:
+            return self._made(first.local.clone(), first.shape)
+        if func in _ROWS_AGAIN and args[2] % len(args[1]) != len(args[1]) - 1:
+            sizes = [*args[1][:-1], first.local.shape[-1]]
+            return self._made(func(first.local, sizes, *args[2:]), args[1])
+        return NotImplemented
+
+    def _added(self, one: torch.Tensor, other: Any, *more: Any) -> Any:
+        """The sum of two gradients; a whole one is sliced, so that the sum is cut."""
+        if more or not isinstance(other, torch.Tensor) or one.shape != other.shape or one.dtype != other.dtype:
+            return NotImplemented
+        parts = [each.local if self._is_cut(each) else self.own(_read(each)) for each in (one, other)]  # type: ignore[attr-defined]
+        return self._made(parts[0] + parts[1], one.shape)
+
+    def _made(self, local: torch.Tensor, shape: Sequence[int]) -> CutResult:
+        return CutResult.of(local, shape, Head(self.ranks, self.layout))
+
+    def _is_cut(self, value: Any) -> bool:
+        """Returns if a value is cut as these logits are."""
+        if not isinstance(value, CutResult) or value.is_settled or not isinstance(value.policy, Head):
+            return False
+        return value.policy is self or value.policy.layout == self.layout
+
     def settled(self, value: CutResult) -> torch.Tensor:
         """Cut if logits are to be, or if a loss has read them so, and whole otherwise."""
         if value.is_whole:
             return self.cut_again(closed(value)) if self.kept and self.ranks.are_processes else closed(value)
         if not (self.kept or self.lost):
             return closed(value)
-        return self.distributed(value.local) if self.ranks.are_processes else value
+        return self.distributed(part_of(value)) if self.ranks.are_processes else value
 
 
 def cut_logits(local: torch.Tensor, head: Head) -> CutResult:
     """The logits of which a tensor is this rank's slice, padding included."""
-    logits = stand_for(local, (*local.shape[:-1], head.layout.size), head)
-    logits.local = local  # with its history, for what is computed on slices
-    return logits
+    return stand_for(local, (*local.shape[:-1], head.layout.size), head)
+
+
+def _sizes_of(value: torch.Tensor, func: Any, args: Any) -> torch.Tensor:
+    """What an operator makes of the shape and strides of a value; it has no numbers."""
+    like = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    result: torch.Tensor = func(like, *args[1:])
+    return result
+
+
+def _read(value: torch.Tensor) -> torch.Tensor:
+    return value.whole() if isinstance(value, CutResult) else value
 
 
 def _on_slices(logits: CutResult, func: Any, args: Any, kwargs: Mapping[str, Any]) -> torch.Tensor | None:
     """The result of a function that is computed on slices; None where it needs whole logits."""
     head: Any = logits.policy
     if func is functional.cross_entropy and logits is (args[0] if args else kwargs.get("input")):
-        return cross_entropy_of_slices(
-            logits.local, head, *args[1:], **{n: v for n, v in kwargs.items() if n != "input"}
-        )
-    local: torch.Tensor | None = None
+        others = {name: value for name, value in kwargs.items() if name != "input"}
+        return cross_entropy_of_slices(part_of(logits), head, *args[1:], **others)
     if func in POINTWISE:
-        local = pointwise_of_slices(func, logits, head, args, kwargs)
-    elif func in VIEWS and args[0] is logits:
-        local = _viewed(func, logits, args, kwargs)
-    elif func is T.__getitem__ and args[0] is logits:
-        local = logits.local[args[1]] if takes_rows(args[1], logits.dim()) else None
-    return None if local is None else cut_logits(local, head)
+        part = part_of(logits)
+        local = pointwise_of_slices(func, logits, part, head, args, kwargs)
+        # A conversion to what it is already gives the tensor itself.
+        return logits if local is part else None if local is None else cut_logits(local, head)
+    if func is T.__getitem__ and args[0] is logits and takes_copies(args[1]) and takes_rows(args[1], logits.dim()):
+        return cut_logits(part_of(logits)[args[1]], head)
+    return None
 
 
 def pointwise_of_slices(
-    func: Callable[..., Any], logits: Any, head: Head, args: Any, kwargs: Mapping[str, Any]
+    func: Callable[..., Any], logits: Any, part: torch.Tensor, head: Head, args: Any, kwargs: Mapping[str, Any]
 ) -> torch.Tensor | None:
     """A pointwise function on slices: another operand is sliced too, and its gradient is the sum of the ranks'."""
     ranks, layout = head.ranks, head.layout
@@ -125,7 +185,7 @@ def pointwise_of_slices(
 
     def local(operand: Any) -> Any:
         if operand is logits:
-            return logits.local
+            return part
         if not isinstance(operand, torch.Tensor):
             return operand
         operand = enter(operand, ranks, over)
@@ -137,17 +197,16 @@ def pointwise_of_slices(
     return result
 
 
-def _viewed(func: Callable[..., Any], logits: CutResult, args: Any, kwargs: Mapping[str, Any]) -> torch.Tensor | None:
-    """A view on slices, where it leaves every row of logits as it is."""
-    shape = func(torch.empty(logits.shape, device="meta"), *args[1:], **kwargs).shape
-    if not keeps_rows(shape, logits.shape):
-        return None
-    return logits.local.reshape(*shape[:-1], logits.local.shape[-1])
-
-
 def keeps_rows(shape: torch.Size, before: torch.Size) -> bool:
     """Returns if a view of this shape leaves every row of logits as it is."""
     return len(shape) > 0 and shape[-1] == before[-1]
+
+
+def takes_copies(index: Any) -> bool:
+    """Returns if an index takes what it does as a copy, and not as a view."""
+    return isinstance(index, torch.Tensor) or (
+        isinstance(index, tuple) and any(isinstance(i, torch.Tensor) for i in index)
+    )
 
 
 def takes_rows(index: Any, dims: int) -> bool:

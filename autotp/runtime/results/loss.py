@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from ...axes.layout import Factors, Leaf
+from ...errors import UsageError
 from ...outside.own import FUNCTIONS
 from ..groups.ranks import Ranks
+
+MSG_TWICE = (
+    "a cross-entropy of logits that are cut over ranks has no second derivatives (create_graph=True); compute it of whole ones:"
+    " -logits.log_softmax(-1) at the targets"
+)
+
+
+class _Once(torch.autograd.Function):
+    """A gradient that has none itself: who asks for one is told."""
+
+    @staticmethod
+    def forward(ctx, gradient):  # type: ignore[no-untyped-def]
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        raise UsageError(MSG_TWICE)
 
 
 class _CutLoss(torch.autograd.Function):
@@ -39,8 +56,17 @@ class _CutLoss(torch.autograd.Function):
         return loss * counts
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        with torch.no_grad():
+            part = _CutLoss.of_logits(ctx, gradient)
+        # Torch's own `once_differentiable` would take this for a constant where only logits have a history.
+        if torch.is_grad_enabled() and not torch.compiler.is_dynamo_compiling():
+            part = _Once.apply(part.requires_grad_())
+        return part, None, None, None, None, None, None
+
+    @staticmethod
+    def of_logits(ctx, gradient):  # type: ignore[no-untyped-def]
+        """The gradient of this rank's logits."""
         exponentials, total, place, here, counts = ctx.saved_tensors
         scale = (gradient * counts).unsqueeze(1)
         part = exponentials * (scale / total.unsqueeze(1))
@@ -50,7 +76,7 @@ class _CutLoss(torch.autograd.Function):
             part.scatter_add_(1, place, -(1 - ctx.smoothing) * scale * here.unsqueeze(1))
         if part.shape[1] < ctx.width:
             part = torch.nn.functional.pad(part, (0, ctx.width - part.shape[1]))
-        return part, None, None, None, None, None, None
+        return part
 
 
 def cut_cross_entropy(

@@ -15,7 +15,7 @@ import torch
 from ..collectives.positions import gathered_positions, own_positions, take_positions
 from ..collectives.single import refuse_again
 from ..groups.ranks import Ranks
-from .tensor import CutResult, Policy, closed, stand_for
+from .tensor import CutResult, Policy, closed, part_of, stand_for
 
 aten = torch.ops.aten
 # Counted from the end, the dim that is cut: positions, each a vector.
@@ -40,23 +40,24 @@ class Positions(Policy):
 
     def own_gradient(self, gradient: torch.Tensor) -> torch.Tensor:
         refuse_again(gradient, "a sequence that is cut over ranks")
-        return gradient.local if _is_cut(gradient) else self._own(gradient)  # type: ignore[attr-defined]
+        return gradient.local if _is_cut(gradient) else self._own(closed(gradient))  # type: ignore[attr-defined]
+
+    def of_part(self, gradient: torch.Tensor) -> torch.Tensor:
+        refuse_again(gradient, "a sequence that is cut over ranks")
+        return Positions(self.ranks, self.length, "backward").of(gradient)
 
     def on_part(self, func: Any, args: Any) -> Any:
         """What autograd itself does with values and gradients."""
         first = args[0]
-        if func in (aten.detach.default, aten.alias.default):
-            return self.of(first.local)
+        if not _is_cut(first):
+            return NotImplemented
         if func is aten.clone.default:
             return self.of(first.local.clone())
         if func is aten.view.default and list(args[1]) == list(first.shape):
-            return self.of(first.local)
+            return first.view_of(first.local, first)
         if func is aten.add.Tensor and len(args) == 2 and _is_cut(args[1]) and args[1].shape == first.shape:
             return self.of(first.local + args[1].local)
         return NotImplemented
-
-    def written(self, value: CutResult) -> None:
-        value.local = self._own(value.whole())
 
     def _own(self, whole: torch.Tensor) -> torch.Tensor:
         return own_positions(whole, self.ranks, whole.dim() + DIM)
@@ -67,22 +68,7 @@ def _shape(local: torch.Tensor, length: int) -> list[int]:
 
 
 def _is_cut(value: Any) -> bool:
-    return isinstance(value, CutResult) and isinstance(value.policy, Positions)
-
-
-class _Open(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, cut):  # type: ignore[no-untyped-def]
-        ctx.set_materialize_grads(False)
-        ctx.ranks, ctx.length = cut.policy.ranks, cut.policy.length
-        return cut.local.view_as(cut.local)
-
-    @staticmethod
-    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
-        if gradient is None:
-            return None
-        refuse_again(gradient, "a sequence that is cut over ranks")
-        return Positions(ctx.ranks, ctx.length, "backward").of(gradient)
+    return isinstance(value, CutResult) and isinstance(value.policy, Positions) and not value.is_settled
 
 
 def shut(local: torch.Tensor, ranks: Ranks, length: int) -> torch.Tensor:
@@ -90,16 +76,20 @@ def shut(local: torch.Tensor, ranks: Ranks, length: int) -> torch.Tensor:
     return stand_for(local, _shape(local, length), Positions(ranks, length))
 
 
-def opened(cut: torch.Tensor) -> torch.Tensor:
+def opened(cut: Any) -> torch.Tensor:
     """What a block computes on: a rank's positions of a cut value."""
-    return _Open.apply(cut)
+    return part_of(cut) if _is_cut(cut) else _sliced(closed(cut), cut.policy.ranks)
+
+
+def _sliced(value: torch.Tensor, ranks: Ranks) -> torch.Tensor:
+    return take_positions(value, ranks, value.dim() + DIM)
 
 
 def cut_over_positions(value: torch.Tensor, ranks: Ranks) -> torch.Tensor:
     """A value as a cut one; a whole value is sliced, and backward its gradient is gathered."""
     if _is_cut(value):
         return value
-    return shut(take_positions(value, ranks, value.dim() + DIM), ranks, value.shape[DIM])
+    return shut(_sliced(closed(value), ranks), ranks, value.shape[DIM])
 
 
 def as_taken(tensors: Sequence[torch.Tensor], cut: int | None, ranks: Ranks) -> Sequence[torch.Tensor]:

@@ -110,7 +110,9 @@ class TracedLogits:
     def _pointwise(self, func: Callable[..., Any], args: Any, kwargs: Any) -> TracedLogits | None:
         """A pointwise function of the slice; None with other logits, or where the whole is there already."""
         others = [value for value in (*args, *kwargs.values()) if isinstance(value, TracedLogits) and value is not self]
-        local = None if others or self.is_whole else pointwise_of_slices(func, self, self.head, args, kwargs)
+        local = (
+            None if others or self.is_whole else pointwise_of_slices(func, self, self.local, self.head, args, kwargs)
+        )
         return None if local is None else TracedLogits(local, self.head)
 
 
