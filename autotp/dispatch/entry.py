@@ -48,8 +48,9 @@ class EntryCode:
         """
         args = {kind: [_argument(path) for path in self.site.paths(kind)] for kind in ("tensor", "number", "handle")}
         self.handles = args["handle"]
-        checks = [f"unit.module.training is not {training}", *self._handle_guards()]
         reads = [self._read(read.handle, read.path) for read in self.traced.reads]
+        checks = [f"unit.module.training is not {training}", *self._handle_guards()]
+        checks += self.numbers(args["tensor"], [*args["number"], *reads])
         if self.traced.positions is not None:
             checks.append(f"positions != {self.traced.positions}")
         self.scope["contract"] = self.traced.contract
@@ -113,6 +114,23 @@ class EntryCode:
             f"{self._read(guard.read.handle, guard.read.path)} != {self.constant(guard.value)}"
             for guard in self.traced.handle_guards
         ]
+
+    def numbers(self, tensors: Sequence[str], numbers: Sequence[str]) -> list[str]:
+        """What must not be true of the numbers, alone and together with sizes."""
+        guards = self.traced.guards
+        checks = [f"{numbers[at]} != {value}" for (at, dim), value in guards.constants.items() if dim is None]
+        if any(dim is None for _, dim in guards.places):
+            checks += self.conditions(tensors, numbers)
+        return checks
+
+    def conditions(self, tensors: Sequence[str], numbers: Sequence[str]) -> list[str]:
+        """The conditions on sizes and numbers, if there are any, as what must not be true."""
+        guards = self.traced.guards
+        if not guards.places:
+            return []
+        self.scope["holds"] = guards.check
+        values = [numbers[at] if dim is None else f"{tensors[at]}.shape[{dim}]" for at, dim in guards.places]
+        return [f"not holds({', '.join(values)})"]
 
     def _read(self, handle: int, path: Path) -> str:
         text = self.handles[handle]
@@ -242,11 +260,7 @@ class _Parts:
             for dim in range(tensor.dim()):
                 checks.append(f"{text}.shape[{dim}] " + (f"!= {known[dim]}" if dim in known else "< 2"))
         checks += [f"{numbers[at]} != {value}" for (at, dim), value in guards.constants.items() if dim is None]
-        if guards.places:
-            self.code.scope["holds"] = guards.check
-            values = [numbers[at] if dim is None else f"{self.tensors[at]}.shape[{dim}]" for at, dim in guards.places]
-            checks.append(f"not holds({', '.join(values)})")
-        return checks
+        return checks + self.code.conditions(self.tensors, numbers)
 
 
 class _Text(str):
