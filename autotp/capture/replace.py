@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import sympy
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
@@ -12,8 +13,9 @@ from ..axes.annotation import annotate, annotation
 from ..errors import TraceError
 from .calls import call_opaque, check_opaque, read_number
 from .functions import OpaqueFunction, argument_names
-from .handles import OpaqueCall, handle_path, pending_call
+from .handles import OpaqueCall, pending_call
 from .opaque import Path, Position, follow
+from .stand_in import handle_path
 from .symbols import Symbols, conditions_text, later_check, symbols_of
 
 
@@ -144,7 +146,14 @@ def check_later(graph: torch.fx.Graph, symbols: Symbols) -> None:
     def known(symbol: Any) -> bool:
         return symbols.place(symbol) is not None or symbol in numbers or symbol in lengths
 
-    conditions = [c for c in symbols.later_conditions() if all(map(known, c.free_symbols))]
+    later = symbols.later_conditions()
+    if any(
+        symbols.is_read(symbol) and (symbol not in numbers or isinstance(c, sympy.Eq))
+        for c in later
+        for symbol in c.free_symbols
+    ):
+        raise TraceError("it takes another way for each number that it reads from an object which it has changed")
+    conditions = [c for c in later if all(map(known, c.free_symbols))]
     if not conditions:
         return
 

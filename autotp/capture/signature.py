@@ -213,7 +213,7 @@ class VaryingDims:
     def observe_reads(self, guards: Sequence[HandleGuard]) -> None:
         """Remember the numbers that a trace read from objects, to compare them with the next call's."""
         for guard in guards:
-            if type(guard.value) is int:
+            if guard.varies and type(guard.value) is int:
                 self._read.setdefault(guard.read.name, guard)
 
     def of(self, path: str, tensor: torch.Tensor) -> set[int]:

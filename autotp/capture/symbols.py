@@ -48,6 +48,7 @@ class Symbols:
         self.mode = TracedFakes(shape_env=self.env, allow_non_fake_inputs=True)
         self._names: dict[sympy.Symbol, Place] = {}
         self._constants: dict[Place, int] = {}
+        self._read = set[sympy.Symbol]()
         self._count = 0
 
     def size(self, hint: int) -> Any:
@@ -102,6 +103,7 @@ class Symbols:
             positive=None,
             do_not_specialize_zero_one=True,
         )
+        self._read.add(symbol)
         return self.env.create_symintnode(symbol, hint=value, source=source)
 
     def guards(self, contiguous: bool = False) -> Guards:
@@ -129,6 +131,10 @@ class Symbols:
     def place(self, symbol: sympy.Symbol) -> Place | None:
         """Where a symbol's value is read off the call, None if it is known only while the program runs."""
         return self._names.get(symbol)
+
+    def is_read(self, symbol: sympy.Symbol) -> bool:
+        """Returns if a symbol stands for a number that the program reads while it runs."""
+        return symbol in self._read
 
     def _conditions(self) -> list[sympy.Basic]:
         return [guard.expr for guard in self.env.guards if guard.expr is not sympy.true]

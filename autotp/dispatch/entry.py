@@ -7,6 +7,7 @@ with the same kind of call again and again, so what is looked at then is written
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import Any, TypeAlias
 
 import torch
@@ -111,9 +112,22 @@ class EntryCode:
 
     def _handle_guards(self) -> list[str]:
         return [
-            f"{self._read(guard.read.handle, guard.read.path)} != {self.constant(guard.value)}"
-            for guard in self.traced.handle_guards
+            check
+            for number, guard in enumerate(self.traced.handle_guards)
+            for check in self.other_than(
+                f"(found_{number} := {self._read(guard.read.handle, guard.read.path)})", f"found_{number}", guard.value
+            )
         ]
+
+    def other_than(self, text: str, again: str, value: Any) -> list[str]:
+        """What must not be true of a text that gives a constant, which another one gives `again`; as `is_same` has it."""
+        constant = self.constant(value)
+        if value is None or isinstance(value, (bool, type, Enum)):
+            return [f"{text} is not {constant}"]
+        checks = [f"type({text}) is not {self.constant(type(value))}"]
+        if isinstance(value, float) and (value == 0 or value != value):
+            return [*checks, f"repr({again}) != {repr(value)!r}"]
+        return [*checks, f"{again} != {constant}"]
 
     def numbers(self, tensors: Sequence[str], numbers: Sequence[str]) -> list[str]:
         """What must not be true of the numbers, alone and together with sizes."""
@@ -135,8 +149,14 @@ class EntryCode:
     def _read(self, handle: int, path: Path) -> str:
         text = self.handles[handle]
         for kind, step in path:
-            if kind == ".":
-                text += f".{step}"
+            if kind != "()":
+                text = (
+                    f"{text}.{step}"
+                    if kind == "."
+                    else f"hasattr({text}, {step!r})"
+                    if kind == "has"
+                    else f"type({text})"
+                )
                 continue
             args, kwargs = step
             given = [*map(self.constant, args), *(f"{name}={self.constant(v)}" for name, v in kwargs.items())]
@@ -222,13 +242,7 @@ class _Parts:
             self._take_handle(value, text, leaf.number)
 
     def _take_constant(self, value: Any, text: str) -> None:
-        constant = self.code.constant(value)
-        if value is None or type(value) is bool:
-            self.check([f"{text} is not {constant}"])
-        else:
-            self.check([f"type({text}) is not {self.code.constant(type(value))}", f"{text} != {constant}"])
-            if value == 0 and isinstance(value, float):
-                self.check([f"str({text}) != {str(value)!r}"])
+        self.check(self.code.other_than(text, text, value))
 
     def _take_tensor(self, value: torch.Tensor, text: str) -> None:
         kind, dtype, device = map(self.code.constant, (type(value), value.dtype, value.device))
