@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 import sympy
@@ -147,12 +148,7 @@ def check_later(graph: torch.fx.Graph, symbols: Symbols) -> None:
         return symbols.place(symbol) is not None or symbol in numbers or symbol in lengths
 
     later = symbols.later_conditions()
-    if any(
-        symbols.is_read(symbol) and (symbol not in numbers or isinstance(c, sympy.Eq))
-        for c in later
-        for symbol in c.free_symbols
-    ):
-        raise TraceError("it takes another way for each number that it reads from an object which it has changed")
+    _check_reads(symbols, later, numbers)
     conditions = [c for c in later if all(map(known, c.free_symbols))]
     if not conditions:
         return
@@ -172,6 +168,16 @@ def check_later(graph: torch.fx.Graph, symbols: Symbols) -> None:
         names, values = tuple(map(str, used)), [value_of(symbol) for symbol in used]
         places = tuple(i for i, symbol in enumerate(used) if symbol in lengths)
         graph.call_function(later_check(names, places, conditions_text(conditions)), (values,))
+
+
+def _check_reads(symbols: Symbols, conditions: list[sympy.Basic], numbers: Container[Any]) -> None:
+    """Raises TraceError where a number that is read while a program runs must be one that it was."""
+    for condition in conditions:
+        for symbol in condition.free_symbols:
+            if symbols.is_read(symbol) and (symbol not in numbers or isinstance(condition, sympy.Eq)):
+                raise TraceError(
+                    "it takes another way for each number that it reads from an object which it has changed"
+                )
 
 
 def _constant(size: Any) -> int | None:

@@ -83,7 +83,7 @@ class Symbols:
                 self._constants[position, dim] = int(size)
 
     def number(self, position: int, value: int, varies: bool) -> Any:
-        """The number at a place of the call: symbolic if it varies and is larger than one, which is checked too, else a constant."""
+        """The number at a place of the call: symbolic if it varies and is larger than one, which is checked, else a constant."""
         number = self.size(value) if varies else value
         if isinstance(number, torch.SymInt):
             self._names[number.node._expr] = (position, None)

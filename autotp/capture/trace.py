@@ -215,7 +215,7 @@ class _Tracer:
         state = {name: by_fake[id(fake)] for name, fake in self.state.items()}
         tensors, symbolic = flat[len(names) :][: len(self.inputs)], iter(flat[len(names) + len(self.inputs) :])
         numbers = [next(symbolic) if isinstance(number, torch.SymInt) else number for number in self.numbers]
-        own = len(self.site.numbers)
+        tensors, own = [tensors[same] for same in self.site.same], len(self.site.numbers)
         self.handles.varying = dict(zip((read.name for read in self.reads), numbers[own:], strict=True))
         args, kwargs = self.site.rebuild(tensors, numbers[:own], self.stand_ins)
         given = Containers((args, kwargs))

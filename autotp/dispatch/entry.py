@@ -11,7 +11,6 @@ from enum import Enum
 from typing import Any, TypeAlias
 
 import torch
-from torch import nn
 from torch.utils import _pytree as pytree
 
 from ..capture.opaque import Path, Position
@@ -20,11 +19,11 @@ from ..capture.traced import Traced
 from ..errors import TraceError
 from ..rewrite.build import Program
 from ..runtime.cut.origin import parts_only
+from .entry_parts import Parts
 from .live import LiveUnit
 
 Entry: TypeAlias = Callable[[LiveUnit, tuple[Any, ...], dict[str, Any]], Any]
 OTHER = object()  # what an entry gives for a call that is not like its own
-_PLAIN = (torch.Tensor, nn.Parameter)
 _EXACT = (bool, int, str, type(None))  # constants that are written as they are
 
 
@@ -66,7 +65,7 @@ class EntryCode:
 
         None where a call holds something that has no such text: a container or a tensor of a class of its own.
         """
-        parts = _Parts(self)
+        parts = Parts(self)
         if not parts.take(args, "args") or not parts.take(kwargs, "kwargs"):
             return None
         numbers = [*parts.numbers]
@@ -194,87 +193,6 @@ class EntryCode:
         exec(compile(text, "<autotp entry>", "exec"), self.scope)
         entry: Entry = self.scope["entry"]
         return entry
-
-
-class _Parts:
-    """The lines that take a call apart and leave if it does not look like the one at hand."""
-
-    def __init__(self, code: EntryCode) -> None:
-        self.code = code
-        self.leaves = iter(code.site.leaves)
-        self.lines: list[str] = []
-        self.tensors: list[str] = []
-        self.numbers: list[str] = []
-        self.count = 0
-
-    def check(self, checks: Sequence[str]) -> None:
-        if checks:
-            self.lines.append(f"if {' or '.join(checks)}: return other")
-
-    def take(self, value: Any, text: str) -> bool:
-        """Add lines for what stands at a place of the call; returns if there can be any."""
-        kind = type(value)
-        if kind in (tuple, list):
-            self.check([f"type({text}) is not {kind.__name__}", f"len({text}) != {len(value)}"])
-            return all(self.take(part, self._named(f"{text}[{i}]")) for i, part in enumerate(value))
-        if kind is dict and all(type(name) is str for name in value):
-            self.check([f"type({text}) is not dict", f"tuple({text}) != {tuple(value)!r}"])
-            return all(self.take(part, self._named(f"{text}[{name!r}]")) for name, part in value.items())
-        if isinstance(value, (tuple, list, dict)) or (isinstance(value, torch.Tensor) and kind not in _PLAIN):
-            return False
-        self._take_leaf(value, text, next(self.leaves))
-        return True
-
-    def _named(self, text: str) -> str:
-        self.count += 1
-        self.lines.append(f"part_{self.count} = {text}")
-        return f"part_{self.count}"
-
-    def _take_leaf(self, value: Any, text: str, leaf: Any) -> None:
-        if not isinstance(leaf, Slot):
-            self._take_constant(value, text)
-        elif leaf.kind == "tensor":
-            self._take_tensor(value, text)
-        elif leaf.kind == "number":
-            self.check([f"type({text}) is not int"])
-            self.numbers.append(text)
-        else:
-            self._take_handle(value, text, leaf.number)
-
-    def _take_constant(self, value: Any, text: str) -> None:
-        self.check(self.code.other_than(text, text, value))
-
-    def _take_tensor(self, value: torch.Tensor, text: str) -> None:
-        kind, dtype, device = map(self.code.constant, (type(value), value.dtype, value.device))
-        looks = [f"type({text}) is not {kind}", f"{text}.dtype is not {dtype}", f"{text}.device != {device}"]
-        self.check([*looks, f"{text}.requires_grad is not {value.requires_grad}"])
-        self.tensors.append(text)
-
-    def _take_handle(self, value: Any, text: str, number: int) -> None:
-        handles = self.code.handles
-        if number < len(handles):
-            self.check([f"{text} is not {handles[number]}"])
-            return
-        kind = self.code.constant(type(value))
-        self.check([f"type({text}) is not {kind}", *(f"{text} is {handle}" for handle in handles)])
-        handles.append(text)
-
-    def sizes(self, numbers: Sequence[str]) -> list[str]:
-        """What must not be true of the sizes of the tensors, and of the numbers."""
-        guards, checks = self.code.traced.guards, list[str]()
-        if guards.contiguous:
-            checks += [f"not {text}.is_contiguous()" for text in self.tensors]
-        for i, (text, tensor) in enumerate(zip(self.tensors, self.code.site.tensors, strict=True)):
-            small = {dim: size for dim, size in enumerate(tensor.shape) if size < 2}
-            known = small | {dim: size for (at, dim), size in guards.constants.items() if at == i and dim is not None}
-            if len(known) == tensor.dim():
-                checks.append(f"{text}.shape != {tuple(known[dim] for dim in range(tensor.dim()))}")
-                continue
-            checks.append(f"{text}.dim() != {tensor.dim()}")
-            for dim in range(tensor.dim()):
-                checks.append(f"{text}.shape[{dim}] " + (f"!= {known[dim]}" if dim in known else "< 2"))
-        checks += [f"{numbers[at]} != {value}" for (at, dim), value in guards.constants.items() if dim is None]
-        return checks + self.code.conditions(self.tensors, numbers)
 
 
 class _Text(str):
