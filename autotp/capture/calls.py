@@ -9,7 +9,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..errors import TraceError
-from .opaque import Path, follow
+from .opaque import Path, follow, is_same
 
 # The sizes for which alone a program holds, with None where it holds for any.
 Shapes: TypeAlias = tuple[tuple[int | None, ...], ...]
@@ -44,7 +44,7 @@ def read_number(handle: Any, path: Path) -> int:
 def check_opaque(handle: Any, path: Path, expected: Any) -> None:
     """Raises TraceError unless a constant read from a handle is the one that the program was made for."""
     found = follow(handle, path, ())
-    if found != expected:
+    if not is_same(found, expected):
         raise TraceError(f"a {type(handle).__name__} gave {found!r} to a program for {expected!r}")
 
 

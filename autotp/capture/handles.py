@@ -9,8 +9,10 @@ come from running the real method on a copy of the object that holds fake tensor
 from __future__ import annotations
 
 import itertools
+import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 import torch
@@ -24,11 +26,12 @@ from .opaque import (
     Path,
     Widths,
     copy_opaque,
-    state_of,
     with_positions,
 )
 from .owners import package_of, packages_within
 from .reads import HandleGuard, HandleRead
+from .stand_in import StandIn
+from .state import state_of
 from .symbols import Symbols
 
 
@@ -71,6 +74,12 @@ class Handles:
         self._copies: list[Any] = []
         self._changed: set[int] = set()
         self._memo: dict[int, Any] = {}
+        self.problem: str | None = None  # why there is no program, even if the block's Python catches the error
+
+    def refuse(self, problem: str) -> TraceError:
+        """The error that says why there is no program; to be raised."""
+        self.problem = self.problem or problem
+        return TraceError(problem)
 
     def stand_in(self, real: Any) -> Any:
         """A stand-in for an object of the call."""
@@ -91,7 +100,25 @@ class Handles:
             return self._read_constant(HandleRead(handle, path), value)
         if isinstance(value, torch.Tensor):
             return self._fetch(handle, path, value)
+        if handle not in self._changed and not isinstance(value, _METHODS):
+            self._guard(HandleRead(handle, (*path, ("type", ""))), type(value))
         return StandIn(self, handle, path, value)
+
+    def attribute(self, handle: int, path: Path, value: Any, name: str) -> Any:
+        """An attribute of an object, or that it has none of this name."""
+        try:
+            found = getattr(value, name)
+        except AttributeError:
+            self._read_constant(HandleRead(handle, (*path, ("has", name))), False)
+            raise
+        except Exception as error:
+            raise self.refuse(f"{name} of a {type(value).__name__} raises an error in a trace: {error}") from error
+        return self.read(handle, (*path, (".", name)), found)
+
+    def _guard(self, read: HandleRead, value: Any, varies: bool = False) -> None:
+        guard = HandleGuard(read, value, varies)
+        if guard not in self.guards:
+            self.guards.append(guard)
 
     def _read_constant(self, read: HandleRead, value: Any) -> Any:
         if read.handle in self._changed:
@@ -99,10 +126,14 @@ class Handles:
             if isinstance(value, torch.SymInt) or type(value) is int:
                 self.calls.append(self._reading(read_number, read.handle, read.path, value))
                 return torch.ops.autotp.opaque_number(_register(self, len(self.calls) - 1))
+            if isinstance(value, float):
+                raise self.refuse("it reads a number with a fraction from an object that it has changed")
             return self._node(self._reading(check_opaque, read.handle, read.path, value))
         if read.name in self.varying:
             return self.varying[read.name]
-        self.guards.append(HandleGuard(read, value))
+        if hasattr(value, "__dict__") and not isinstance(value, Enum):
+            raise self.refuse(f"it reads a {type(value).__name__} from an object, a constant that may have attributes")
+        self._guard(read, value, True)
         return value
 
     def _fetch(self, handle: int, path: Path, value: Any) -> Any:
@@ -117,7 +148,20 @@ class Handles:
         )  # of which no condition can be made
         if call.target is read_opaque and handle not in self._changed and isinstance(value, torch.Tensor):
             self._read_constant(HandleRead(handle, (*path, (".", "requires_grad"))), value.requires_grad)
+        if handle not in self._changed and isinstance(value, torch.Tensor):
+            self._guard_looks(handle, path, value)
         return self._node(call)
+
+    def _guard_looks(self, handle: int, path: Path, value: torch.Tensor) -> None:
+        """Guard what a block may ask a tensor for, and the sizes that are constants in a trace."""
+        self._guard(HandleRead(handle, (*path, (".", "dtype"))), value.dtype)
+        self._guard(HandleRead(handle, (*path, (".", "dim"), ("()", ((), {})))), value.dim())
+        if self.widths.is_slice_of(tuple(value.shape)):
+            return  # of a size that a rank's slice does not have
+        for dim, size in enumerate(value.shape):
+            if value.dim() == 1 or dim != value.dim() - 2:
+                item = (".", "shape"), (".", "__getitem__"), ("()", ((dim,), {}))
+                self._guard(HandleRead(handle, (*path, *item)), _hint(size))
 
     def _reading(self, target: Any, handle: int, path: Path, value: Any) -> OpaqueCall:
         leaves, spec = pytree.tree_flatten(((), {}))
@@ -131,7 +175,12 @@ class Handles:
         if any(isinstance(leaf, torch.Tensor) for leaf in leaves):
             return self._change(call)
         before = state_of(self._copies[handle])
-        value = bound(*with_positions(args), **with_positions(kwargs))
+        try:
+            value = bound(*with_positions(args), **with_positions(kwargs))
+        except TraceError:
+            raise
+        except Exception as error:
+            raise self.refuse(f"{call.name} of an object raises an error in a trace: {error}") from error
         if state_of(self._copies[handle]) != before:
             call.bound = lambda *args, **kwargs: value  # it has run
             return self._change(call)
@@ -169,6 +218,11 @@ class Handles:
         args, kwargs = with_positions(pytree.tree_unflatten(leaves, call.spec))
         flat, call.out_spec = pytree.tree_flatten(call.bound(*args, **kwargs))
         call.out_constants = {i: leaf for i, leaf in enumerate(flat) if not isinstance(leaf, torch.Tensor)}
+        given = next((leaf for leaf in call.out_constants.values() if leaf is not None), None)
+        if call.target is call_opaque and given is not None:
+            raise self.refuse(
+                f"{call.name} of an object gives a {type(given).__name__}, which is known only when it runs"
+            )
         results = [leaf for leaf in flat if isinstance(leaf, torch.Tensor)]
         if call.handle is None:
             return results
@@ -184,65 +238,15 @@ class Handles:
         return torch.empty(sizes, dtype=result.dtype, device=result.device)
 
 
+_METHODS = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
+
+
 def _hint(size: Any) -> int:
     return size if isinstance(size, int) else int(size.node.hint)
 
 
 def _rows(tensor: torch.Tensor) -> int:
     return _hint(tensor.shape[-2]) if tensor.dim() > 1 else 0
-
-
-class StandIn:
-    """Takes an object's place while tracing; says it is of the object's class."""
-
-    def __init__(self, handles: Handles, handle: int, path: Path, value: Any) -> None:
-        object.__setattr__(self, "_stand_in", (handles, handle, path, value))
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> type:
-        return type(object.__getattribute__(self, "_stand_in")[3])
-
-    def __getattr__(self, name: str) -> Any:
-        handles, handle, path, value = object.__getattribute__(self, "_stand_in")
-        return handles.read(handle, (*path, (".", name)), getattr(value, name))
-
-    def __getitem__(self, key: Any) -> Any:
-        return self.__getattr__("__getitem__")(key)
-
-    def __len__(self) -> int:
-        return int(self.__getattr__("__len__")())
-
-    def __contains__(self, key: Any) -> bool:
-        return bool(self.__getattr__("__contains__")(key))
-
-    def __bool__(self) -> bool:
-        return True
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        self.__getattr__("__setattr__")(name, value)
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self.__getattr__("__setitem__")(key, value)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        handles, handle, path, value = object.__getattribute__(self, "_stand_in")
-        return handles.invoke(handle, path, value, args, kwargs)
-
-
-def handle_number(value: Any) -> int | None:
-    """The number of the handle a stand-in (not a part of it) stands for, None for anything else."""
-    if type(value) is not StandIn:
-        return None
-    _, handle, path, _ = object.__getattribute__(value, "_stand_in")
-    return None if path else int(handle)
-
-
-def handle_path(value: Any) -> tuple[int, Path] | None:
-    """The handle and the path in it that a stand-in stands for, None for anything else."""
-    if type(value) is not StandIn:
-        return None
-    _, handle, path, _ = object.__getattribute__(value, "_stand_in")
-    return int(handle), path
 
 
 # The operator that a traced call appears as. Its `token` finds the call again; tokens live only while a trace runs.

@@ -12,10 +12,10 @@ from torch.utils import _pytree as pytree
 
 from ..errors import TraceError
 from .contract.numbers import STANDS_FOR
+from .state import CONSTANTS, parts_of
 
-CONSTANTS = (type(None), bool, int, float, str, bytes, torch.dtype, torch.device, Enum)
-
-# The way from an object to something in it: attributes `(".", name)` and calls `("()", (args, kwargs))`.
+# The way from an object to something in it: attributes `(".", name)` and calls `("()", (args, kwargs))`. At its end may stand
+# a question: whether there is an attribute `("has", name)`, or of which class it is `("type", "")`.
 Path: TypeAlias = tuple[tuple[str, Any], ...]
 
 
@@ -62,10 +62,23 @@ def follow(value: Any, path: Path, positions: tuple[int, ...]) -> Any:
     for kind, step in path:
         if kind == ".":
             value = getattr(value, step)
+        elif kind == "has":
+            value = hasattr(value, step)
+        elif kind == "type":
+            value = type(value)
         else:
             args, kwargs = with_positions(step, positions)
             value = value(*args, **kwargs)
     return value
+
+
+def is_same(found: Any, expected: Any) -> bool:
+    """Returns if a constant is the same to a program: 1, 1.0 and True are three, and so are zeros of both signs."""
+    if found is expected:
+        return True
+    if type(found) is not type(expected) or isinstance(expected, (Enum, type)):
+        return False
+    return repr(found) == repr(expected) if isinstance(expected, float) else bool(found == expected)
 
 
 def with_positions(tree: Any, positions: tuple[int, ...] | None = None) -> Any:
@@ -96,7 +109,7 @@ def tensors_of(value: Any, seen: set[int] | None = None) -> Iterator[torch.Tenso
     seen.add(id(value))
     if isinstance(value, torch.Tensor):
         yield value
-    for part in _parts(value):
+    for part in parts_of(value):
         yield from tensors_of(part, seen)
 
 
@@ -107,28 +120,8 @@ def objects_in(value: Any, seen: set[int] | None = None) -> Iterator[Any]:
         return
     seen.add(id(value))
     yield value
-    for part in _parts(value):
+    for part in parts_of(value):
         yield from objects_in(part, seen)
-
-
-def state_of(value: Any, seen: set[int] | None = None) -> list[Any]:
-    """The constants in an object and the identities of its tensors: two lists differ if something in it was changed."""
-    seen = set() if seen is None else seen
-    if isinstance(value, (*CONSTANTS, torch.SymInt)):
-        return [str(value)]
-    if id(value) in seen or isinstance(value, type):
-        return []
-    seen.add(id(value))
-    return [id(value), *(state for part in _parts(value) for state in state_of(part, seen))]
-
-
-def _parts(value: Any) -> Iterator[Any]:
-    if isinstance(value, dict):
-        yield from value.values()
-    elif isinstance(value, (list, tuple, set)):
-        yield from value
-    elif hasattr(value, "__dict__") and not isinstance(value, torch.Tensor):
-        yield from vars(value).values()
 
 
 def copy_opaque(
@@ -192,6 +185,13 @@ class Widths:
             )
         (sizes,) = found
         return tuple(own if size is None else size for own, size in zip(shape, sizes, strict=True)) if sizes else shape
+
+    def is_slice_of(self, shape: tuple[int, ...]) -> bool:
+        """Returns if a value of this shape may be the whole of what an object holds a slice of."""
+        if self._others is not None and self._others.is_slice_of(shape):
+            return True
+        keys = {_masked(shape, mask) for mask in (frozenset[int](), *_MASKS)}
+        return any(keys & wholes and slices not in wholes for slices, wholes in self._known.items())
 
     def is_whole(self, shape: tuple[int, ...]) -> bool:
         """Returns if a value that an object holds is like wholes of which programs pass slices, and like none of the slices."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .opaque import Path, follow, path_name
+from .opaque import Path, follow, is_same, path_name
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,15 @@ class HandleRead:
 
 @dataclass(frozen=True)
 class HandleGuard:
-    """What a block read from a handle that must be the same for its trace to hold."""
+    """What a block read from a handle that must be the same for its trace to hold; `varies` if a number may become an input."""
 
     read: HandleRead
     value: Any
+    varies: bool = True
 
     def holds(self, handles: list[Any], positions: tuple[int, ...]) -> bool:
         """Returns if reading it again gives the same value; not if there is nothing to read any more."""
         try:
-            return bool(self.read.of(handles, positions) == self.value)
+            return is_same(self.read.of(handles, positions), self.value)
         except (LookupError, AttributeError, TypeError):
             return False

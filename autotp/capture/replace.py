@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
+import sympy
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
@@ -12,8 +14,9 @@ from ..axes.annotation import annotate, annotation
 from ..errors import TraceError
 from .calls import call_opaque, check_opaque, read_number
 from .functions import OpaqueFunction, argument_names
-from .handles import OpaqueCall, handle_path, pending_call
+from .handles import OpaqueCall, pending_call
 from .opaque import Path, Position, follow
+from .stand_in import handle_path
 from .symbols import Symbols, conditions_text, later_check, symbols_of
 
 
@@ -144,7 +147,9 @@ def check_later(graph: torch.fx.Graph, symbols: Symbols) -> None:
     def known(symbol: Any) -> bool:
         return symbols.place(symbol) is not None or symbol in numbers or symbol in lengths
 
-    conditions = [c for c in symbols.later_conditions() if all(map(known, c.free_symbols))]
+    later = symbols.later_conditions()
+    _check_reads(symbols, later, numbers)
+    conditions = [c for c in later if all(map(known, c.free_symbols))]
     if not conditions:
         return
 
@@ -163,6 +168,16 @@ def check_later(graph: torch.fx.Graph, symbols: Symbols) -> None:
         names, values = tuple(map(str, used)), [value_of(symbol) for symbol in used]
         places = tuple(i for i, symbol in enumerate(used) if symbol in lengths)
         graph.call_function(later_check(names, places, conditions_text(conditions)), (values,))
+
+
+def _check_reads(symbols: Symbols, conditions: list[sympy.Basic], numbers: Container[Any]) -> None:
+    """Raises TraceError where a number that is read while a program runs must be one that it was."""
+    for condition in conditions:
+        for symbol in condition.free_symbols:
+            if symbols.is_read(symbol) and (symbol not in numbers or isinstance(condition, sympy.Eq)):
+                raise TraceError(
+                    "it takes another way for each number that it reads from an object which it has changed"
+                )
 
 
 def _constant(size: Any) -> int | None:

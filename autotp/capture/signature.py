@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from ..errors import TraceError
 from .opaque import CONSTANTS, Position
 from .reads import HandleGuard, HandleRead
 
+_VALUES = (bool, int, float, str, bytes)
 _CONTAINERS = (list, tuple, dict)
 _CONSTANTS = (*CONSTANTS, type, Position)
 
@@ -31,6 +33,7 @@ class CallSite:
     numbers: list[int]
     handles: list[Any]
     device: torch.device | None = None
+    same: tuple[int, ...] = ()  # for each tensor the first one that it is
 
     def paths(self, kind: str) -> list[str]:
         """Where in the call each tensor, number or handle is, as text."""
@@ -43,6 +46,9 @@ class CallSite:
         for kind in map(type, self.tensors):
             if _class(kind) is not torch.Tensor:
                 raise TraceError(f"it is given a {kind.__name__}, and a program computes with plain tensors")
+        for leaf in self.leaves:
+            if isinstance(leaf, _VALUES) and not isinstance(leaf, Enum) and hasattr(leaf, "__dict__"):
+                raise TraceError(f"it is given a {type(leaf).__name__}, a constant that may have attributes")
 
     def rebuild(
         self, tensors: list[torch.Tensor], numbers: list[Any], handles: list[Any]
@@ -105,7 +111,7 @@ def _walk(value: Any, leaves: list[Any]) -> Any:
     if kind is tuple or kind is list:
         return (kind, *[_walk(part, leaves) for part in value])
     if kind is dict:
-        return (kind, *[(name, _walk(part, leaves)) for name, part in value.items()])
+        return (kind, *[(_constant(name), _walk(part, leaves)) for name, part in value.items()])
     if not isinstance(value, _CONTAINERS):
         leaves.append(value)
         return None
@@ -113,7 +119,7 @@ def _walk(value: Any, leaves: list[Any]) -> Any:
         return _walk(tuple(value), leaves)
     parts, spec = pytree.tree_flatten(value, is_leaf=_is_leaf)  # a container of a class of its own
     leaves.extend(parts)
-    return spec
+    return (spec, *map(_constant, value)) if isinstance(value, dict) else spec
 
 
 def first_parameter(module: nn.Module) -> tuple[dict[str, nn.Parameter | None], str] | None:
@@ -141,6 +147,7 @@ def call_site(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any
     numbers: list[int] = []
     handles: list[Any] = []
     leaves: list[Any] = []
+    first, same = dict[int, int](), list[int]()
     place = first_parameter(module)
     state = None if place is None else place[0][place[1]]
     dtype, device = (None, None) if state is None else (state.dtype, state.device)
@@ -153,7 +160,8 @@ def call_site(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any
             leaves.append(_slot("tensor", len(tensors)))
             tensors.append(leaf)
             small = tuple([size if size < 2 else None for size in leaf.shape])
-            key.append((_class(type(leaf)), leaf.dtype, leaf.device, leaf.requires_grad, small))
+            same.append(first.setdefault(id(leaf), len(same)))
+            key.append((_class(type(leaf)), leaf.dtype, leaf.device, leaf.requires_grad, small, same[-1]))
         elif type(leaf) is int:
             leaves.append(_slot("number", len(numbers)))
             numbers.append(leaf)
@@ -167,12 +175,12 @@ def call_site(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any
                 handles.append(leaf)
             leaves.append(_slot("handle", known))
             key.append((type(leaf), known))
-    return CallSite(tuple(key), tuple(leaves), spec, tensors, numbers, handles, device)
+    return CallSite(tuple(key), tuple(leaves), spec, tensors, numbers, handles, device, tuple(same))
 
 
 def _constant(value: Any) -> Any:
     """A constant by which calls are told apart: 1, 1.0 and True are three, and so are zeros of both signs."""
-    return (type(value), repr(value)) if isinstance(value, float) else (type(value), value)
+    return (type(value), repr(value)) if isinstance(value, (float, complex)) else (type(value), value)
 
 
 class VaryingDims:
@@ -213,7 +221,7 @@ class VaryingDims:
     def observe_reads(self, guards: Sequence[HandleGuard]) -> None:
         """Remember the numbers that a trace read from objects, to compare them with the next call's."""
         for guard in guards:
-            if type(guard.value) is int:
+            if guard.varies and type(guard.value) is int:
                 self._read.setdefault(guard.read.name, guard)
 
     def of(self, path: str, tensor: torch.Tensor) -> set[int]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
 import functools
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -45,6 +48,7 @@ class Symbols:
         self.mode = TracedFakes(shape_env=self.env, allow_non_fake_inputs=True)
         self._names: dict[sympy.Symbol, Place] = {}
         self._constants: dict[Place, int] = {}
+        self._read = set[sympy.Symbol]()
         self._count = 0
 
     def size(self, hint: int) -> Any:
@@ -79,7 +83,7 @@ class Symbols:
                 self._constants[position, dim] = int(size)
 
     def number(self, position: int, value: int, varies: bool) -> Any:
-        """The number at a place of the call: symbolic if it varies and is larger than one, else a constant that is checked."""
+        """The number at a place of the call: symbolic if it varies and is larger than one, which is checked, else a constant."""
         number = self.size(value) if varies else value
         if isinstance(number, torch.SymInt):
             self._names[number.node._expr] = (position, None)
@@ -99,6 +103,7 @@ class Symbols:
             positive=None,
             do_not_specialize_zero_one=True,
         )
+        self._read.add(symbol)
         return self.env.create_symintnode(symbol, hint=value, source=source)
 
     def guards(self, contiguous: bool = False) -> Guards:
@@ -111,9 +116,12 @@ class Symbols:
         if any(self.env.is_unbacked_symint(symbol) for c in conditions for symbol in c.free_symbols):
             raise TraceError("a branch depends on a tensor's value; compute it outside of the block")
         usable = [condition for condition in conditions if condition.free_symbols <= self._names.keys()]
-        bound = symbols_of(usable)
+        # What was taken as larger than one, and comes first: a size below two has a key of its own, a number may be any.
+        numbers = [symbol for symbol, (_, dim) in self._names.items() if dim is None]
+        bound = sorted({*symbols_of(usable), *numbers}, key=str)
         places = tuple(self._names[symbol] for symbol in bound)
-        check = _compiled(tuple(map(str, bound)), conditions_text(usable))
+        text = " and ".join([*(f"{symbol} > 1" for symbol in numbers), conditions_text(usable)])
+        check = _compiled(tuple(map(str, bound)), text)
         return Guards(places, check, self._constants, contiguous)
 
     def later_conditions(self) -> list[sympy.Basic]:
@@ -123,6 +131,10 @@ class Symbols:
     def place(self, symbol: sympy.Symbol) -> Place | None:
         """Where a symbol's value is read off the call, None if it is known only while the program runs."""
         return self._names.get(symbol)
+
+    def is_read(self, symbol: sympy.Symbol) -> bool:
+        """Returns if a symbol stands for a number that the program reads while it runs."""
+        return symbol in self._read
 
     def _conditions(self) -> list[sympy.Basic]:
         return [guard.expr for guard in self.env.guards if guard.expr is not sympy.true]
@@ -174,8 +186,12 @@ def later_check(names: tuple[str, ...], lengths: tuple[int, ...], text: str) -> 
 
 @functools.cache
 def _compiled(names: tuple[str, ...], text: str) -> Callable[..., bool]:
-    """A function of the named values."""
-    scope = {"floor_div": lambda a, b: a // b, "mod": lambda a, b: a % b, "Max": max, "Min": min}
+    """A function of the named values. Raises TraceError for what has no such text."""
+    scope: dict[str, Any] = {"floor_div": lambda a, b: a // b, "mod": lambda a, b: a % b, "Max": max, "Min": min}
+    scope |= {"math": math, "torch": torch}
+    read = {node.id for node in ast.walk(ast.parse(text, mode="eval")) if isinstance(node, ast.Name)}
+    if unknown := sorted(read - {*names, *scope, *vars(builtins)}):
+        raise TraceError(f"it branches on {unknown[0].partition('_')[2] or unknown[0]} of a size or number that varies")
     check: Callable[..., bool] = eval(f"lambda {', '.join(names)}: {text}", scope)
     return check
 

@@ -33,8 +33,6 @@ from .handles import (
     OPAQUE,
     OPAQUE_NUMBER,
     Handles,
-    StandIn,
-    handle_number,
     release,
 )
 from .instances import opened
@@ -44,6 +42,7 @@ from .opaque import Position, Widths, operator_value
 from .reads import HandleRead
 from .replace import Inputs, Replacement, check_later
 from .signature import CallSite, Slot, VaryingDims
+from .stand_in import StandIn, handle_number
 from .symbols import Symbols
 from .traced import CaptureError, Traced
 from .units import Unit
@@ -188,6 +187,8 @@ class _Tracer:
                 _allow_non_fake_inputs=True,
             )
             traced = tracer(flat)
+        if self.handles.problem is not None:
+            raise TraceError(self.handles.problem)
         in_order = self.observer is not None and self.observer.order_asked
         if in_order and not all(tensor.is_contiguous() for tensor in self.site.tensors):
             raise TraceError("it asks how a tensor lies in memory, and is given one that is not contiguous")
@@ -214,7 +215,7 @@ class _Tracer:
         state = {name: by_fake[id(fake)] for name, fake in self.state.items()}
         tensors, symbolic = flat[len(names) :][: len(self.inputs)], iter(flat[len(names) + len(self.inputs) :])
         numbers = [next(symbolic) if isinstance(number, torch.SymInt) else number for number in self.numbers]
-        own = len(self.site.numbers)
+        tensors, own = [tensors[same] for same in self.site.same], len(self.site.numbers)
         self.handles.varying = dict(zip((read.name for read in self.reads), numbers[own:], strict=True))
         args, kwargs = self.site.rebuild(tensors, numbers[:own], self.stand_ins)
         given = Containers((args, kwargs))

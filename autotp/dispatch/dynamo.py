@@ -196,6 +196,7 @@ class _Call:
         self.transaction = transaction
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.fakes: dict[int, torch.Tensor] = {}
+        self.owns: dict[int, torch.Tensor] = {}  # the other way round
         self.objects: list[Source] = []  # where those are that the call holds
 
     def value(self, variable: Any) -> Any:
@@ -241,11 +242,13 @@ class _Call:
         return made
 
     def _tensor(self, fake: torch.Tensor) -> torch.Tensor:
+        if id(fake) in self.owns:  # one tensor at two places is one
+            return self.owns[id(fake)]
         with self.mode, torch.no_grad():
             sizes = [_hint(size) for size in fake.shape]
             own = torch.empty_strided(sizes, [_hint(s) for s in fake.stride()], dtype=fake.dtype, device=fake.device)
         own.requires_grad_(fake.requires_grad)
-        self.fakes[id(own)] = fake
+        self.fakes[id(own)], self.owns[id(fake)] = fake, own
         return own
 
     def varying(self, site: CallSite) -> frozenset[tuple[int, int]]:

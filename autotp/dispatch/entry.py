@@ -7,10 +7,10 @@ with the same kind of call again and again, so what is looked at then is written
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import Any, TypeAlias
 
 import torch
-from torch import nn
 from torch.utils import _pytree as pytree
 
 from ..capture.opaque import Path, Position
@@ -19,11 +19,11 @@ from ..capture.traced import Traced
 from ..errors import TraceError
 from ..rewrite.build import Program
 from ..runtime.cut.origin import parts_only
+from .entry_parts import Parts
 from .live import LiveUnit
 
 Entry: TypeAlias = Callable[[LiveUnit, tuple[Any, ...], dict[str, Any]], Any]
 OTHER = object()  # what an entry gives for a call that is not like its own
-_PLAIN = (torch.Tensor, nn.Parameter)
 _EXACT = (bool, int, str, type(None))  # constants that are written as they are
 
 
@@ -48,8 +48,9 @@ class EntryCode:
         """
         args = {kind: [_argument(path) for path in self.site.paths(kind)] for kind in ("tensor", "number", "handle")}
         self.handles = args["handle"]
-        checks = [f"unit.module.training is not {training}", *self._handle_guards()]
         reads = [self._read(read.handle, read.path) for read in self.traced.reads]
+        checks = [f"unit.module.training is not {training}", *self._handle_guards()]
+        checks += self.numbers(args["tensor"], [*args["number"], *reads])
         if self.traced.positions is not None:
             checks.append(f"positions != {self.traced.positions}")
         self.scope["contract"] = self.traced.contract
@@ -64,7 +65,7 @@ class EntryCode:
 
         None where a call holds something that has no such text: a container or a tensor of a class of its own.
         """
-        parts = _Parts(self)
+        parts = Parts(self)
         if not parts.take(args, "args") or not parts.take(kwargs, "kwargs"):
             return None
         numbers = [*parts.numbers]
@@ -110,15 +111,51 @@ class EntryCode:
 
     def _handle_guards(self) -> list[str]:
         return [
-            f"{self._read(guard.read.handle, guard.read.path)} != {self.constant(guard.value)}"
-            for guard in self.traced.handle_guards
+            check
+            for number, guard in enumerate(self.traced.handle_guards)
+            for check in self.other_than(
+                f"(found_{number} := {self._read(guard.read.handle, guard.read.path)})", f"found_{number}", guard.value
+            )
         ]
+
+    def other_than(self, text: str, again: str, value: Any) -> list[str]:
+        """What must not be true of a text that gives a constant, which another one gives `again`; as `is_same` has it."""
+        constant = self.constant(value)
+        if value is None or isinstance(value, (bool, type, Enum)):
+            return [f"{text} is not {constant}"]
+        checks = [f"type({text}) is not {self.constant(type(value))}"]
+        if isinstance(value, float) and (value == 0 or value != value):
+            return [*checks, f"repr({again}) != {repr(value)!r}"]
+        return [*checks, f"{again} != {constant}"]
+
+    def numbers(self, tensors: Sequence[str], numbers: Sequence[str]) -> list[str]:
+        """What must not be true of the numbers, alone and together with sizes."""
+        guards = self.traced.guards
+        checks = [f"{numbers[at]} != {value}" for (at, dim), value in guards.constants.items() if dim is None]
+        if any(dim is None for _, dim in guards.places):
+            checks += self.conditions(tensors, numbers)
+        return checks
+
+    def conditions(self, tensors: Sequence[str], numbers: Sequence[str]) -> list[str]:
+        """The conditions on sizes and numbers, if there are any, as what must not be true."""
+        guards = self.traced.guards
+        if not guards.places:
+            return []
+        self.scope["holds"] = guards.check
+        values = [numbers[at] if dim is None else f"{tensors[at]}.shape[{dim}]" for at, dim in guards.places]
+        return [f"not holds({', '.join(values)})"]
 
     def _read(self, handle: int, path: Path) -> str:
         text = self.handles[handle]
         for kind, step in path:
-            if kind == ".":
-                text += f".{step}"
+            if kind != "()":
+                text = (
+                    f"{text}.{step}"
+                    if kind == "."
+                    else f"hasattr({text}, {step!r})"
+                    if kind == "has"
+                    else f"type({text})"
+                )
                 continue
             args, kwargs = step
             given = [*map(self.constant, args), *(f"{name}={self.constant(v)}" for name, v in kwargs.items())]
@@ -156,97 +193,6 @@ class EntryCode:
         exec(compile(text, "<autotp entry>", "exec"), self.scope)
         entry: Entry = self.scope["entry"]
         return entry
-
-
-class _Parts:
-    """The lines that take a call apart and leave if it does not look like the one at hand."""
-
-    def __init__(self, code: EntryCode) -> None:
-        self.code = code
-        self.leaves = iter(code.site.leaves)
-        self.lines: list[str] = []
-        self.tensors: list[str] = []
-        self.numbers: list[str] = []
-        self.count = 0
-
-    def check(self, checks: Sequence[str]) -> None:
-        if checks:
-            self.lines.append(f"if {' or '.join(checks)}: return other")
-
-    def take(self, value: Any, text: str) -> bool:
-        """Add lines for what stands at a place of the call; returns if there can be any."""
-        kind = type(value)
-        if kind in (tuple, list):
-            self.check([f"type({text}) is not {kind.__name__}", f"len({text}) != {len(value)}"])
-            return all(self.take(part, self._named(f"{text}[{i}]")) for i, part in enumerate(value))
-        if kind is dict and all(type(name) is str for name in value):
-            self.check([f"type({text}) is not dict", f"tuple({text}) != {tuple(value)!r}"])
-            return all(self.take(part, self._named(f"{text}[{name!r}]")) for name, part in value.items())
-        if isinstance(value, (tuple, list, dict)) or (isinstance(value, torch.Tensor) and kind not in _PLAIN):
-            return False
-        self._take_leaf(value, text, next(self.leaves))
-        return True
-
-    def _named(self, text: str) -> str:
-        self.count += 1
-        self.lines.append(f"part_{self.count} = {text}")
-        return f"part_{self.count}"
-
-    def _take_leaf(self, value: Any, text: str, leaf: Any) -> None:
-        if not isinstance(leaf, Slot):
-            self._take_constant(value, text)
-        elif leaf.kind == "tensor":
-            self._take_tensor(value, text)
-        elif leaf.kind == "number":
-            self.check([f"type({text}) is not int"])
-            self.numbers.append(text)
-        else:
-            self._take_handle(value, text, leaf.number)
-
-    def _take_constant(self, value: Any, text: str) -> None:
-        constant = self.code.constant(value)
-        if value is None or type(value) is bool:
-            self.check([f"{text} is not {constant}"])
-        else:
-            self.check([f"type({text}) is not {self.code.constant(type(value))}", f"{text} != {constant}"])
-            if value == 0 and isinstance(value, float):
-                self.check([f"str({text}) != {str(value)!r}"])
-
-    def _take_tensor(self, value: torch.Tensor, text: str) -> None:
-        kind, dtype, device = map(self.code.constant, (type(value), value.dtype, value.device))
-        looks = [f"type({text}) is not {kind}", f"{text}.dtype is not {dtype}", f"{text}.device != {device}"]
-        self.check([*looks, f"{text}.requires_grad is not {value.requires_grad}"])
-        self.tensors.append(text)
-
-    def _take_handle(self, value: Any, text: str, number: int) -> None:
-        handles = self.code.handles
-        if number < len(handles):
-            self.check([f"{text} is not {handles[number]}"])
-            return
-        kind = self.code.constant(type(value))
-        self.check([f"type({text}) is not {kind}", *(f"{text} is {handle}" for handle in handles)])
-        handles.append(text)
-
-    def sizes(self, numbers: Sequence[str]) -> list[str]:
-        """What must not be true of the sizes of the tensors, and of the numbers."""
-        guards, checks = self.code.traced.guards, list[str]()
-        if guards.contiguous:
-            checks += [f"not {text}.is_contiguous()" for text in self.tensors]
-        for i, (text, tensor) in enumerate(zip(self.tensors, self.code.site.tensors, strict=True)):
-            small = {dim: size for dim, size in enumerate(tensor.shape) if size < 2}
-            known = small | {dim: size for (at, dim), size in guards.constants.items() if at == i and dim is not None}
-            if len(known) == tensor.dim():
-                checks.append(f"{text}.shape != {tuple(known[dim] for dim in range(tensor.dim()))}")
-                continue
-            checks.append(f"{text}.dim() != {tensor.dim()}")
-            for dim in range(tensor.dim()):
-                checks.append(f"{text}.shape[{dim}] " + (f"!= {known[dim]}" if dim in known else "< 2"))
-        checks += [f"{numbers[at]} != {value}" for (at, dim), value in guards.constants.items() if dim is None]
-        if guards.places:
-            self.code.scope["holds"] = guards.check
-            values = [numbers[at] if dim is None else f"{self.tensors[at]}.shape[{dim}]" for at, dim in guards.places]
-            checks.append(f"not holds({', '.join(values)})")
-        return checks
 
 
 class _Text(str):

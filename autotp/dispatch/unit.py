@@ -105,7 +105,8 @@ class UnitForward(LiveUnit):
             return self._run_whole(args, kwargs)
         site = self.site(args, kwargs)
         if any(_stands_for_whole(tensor) for tensor in site.tensors):
-            wholes = [_whole(tensor, self.unit.path) for tensor in site.tensors]
+            found = {id(tensor): _whole(tensor, self.unit.path) for tensor in site.tensors}
+            wholes = [found[id(tensor)] for tensor in site.tensors]
             args, kwargs = site.rebuild(wholes, site.numbers, site.handles)
             return self(*args, **kwargs)
         if self.is_refused(site):

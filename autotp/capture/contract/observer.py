@@ -16,6 +16,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import Enum
 from typing import Any, TypeVar
 
 import numpy
@@ -51,7 +52,7 @@ class Observer(Instructions):
         else:
             self._reach_code(*self._class_attribute(self.live, "forward", self.root))
         for leaf in leaves:
-            if callable(leaf):
+            if callable(leaf) or isinstance(leaf, Enum):
                 self.reach(leaf, self.fixed(leaf))
 
     def run(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
