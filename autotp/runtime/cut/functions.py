@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from .kinds import (
     setter,
     written_by,
 )
-from .operands import held_for, result_of
+from .operands import computes_itself, held_for, result_of
 from .origin import IsCut, mapped, parts_only
 from .reductions import REDUCTIONS
 from .sent import COLLECTIVES, exchange
@@ -54,8 +54,8 @@ MSG_RESHAPED = (
 )
 
 
-def dispatched(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The result of a function of arguments of which some are cut.
+def dispatched(func: Any, classes: Collection[type], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The result of a function of arguments of which some are cut, where arguments of these classes say what it does.
 
     A backward is made of what a program did with parts: torch and we compute in it with parts, everybody else with wholes.
     """
@@ -64,7 +64,7 @@ def dispatched(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any
             return func(*args, **kwargs)
     if type(func) is types.FunctionType and not str(func.__module__).startswith("torch"):
         func = _meant(func)
-    handler = _HANDLERS.get(func, on_whole)
+    handler = on_whole if len(classes) > 1 and any(map(computes_itself, classes)) else _HANDLERS.get(func, on_whole)
     return handler(func, args, kwargs)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,13 @@ from .origin import IsCut, parts_only
 from .views import WholeView
 
 T = torch.Tensor
+
+
+@functools.cache
+def computes_itself(kind: type) -> bool:
+    """Returns if objects of a class that is neither torch's nor ours say themselves what functions do with them."""
+    root = kind.__module__.partition(".")[0]
+    return root not in ("torch", "autotp") and kind.__torch_function__ is not torch._C._disabled_torch_function_impl  # type: ignore[attr-defined]
 
 
 def held_for(leader: Any, value: T) -> T:

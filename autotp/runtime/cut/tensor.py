@@ -60,7 +60,7 @@ class CutTensor(IsCut, torch.Tensor):  # type: ignore[misc]
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return dispatched(func, args, kwargs or {})
+        return dispatched(func, types, args, kwargs or {})
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CutTensor:
         with parts_only():
@@ -107,7 +107,7 @@ class CutShard(IsCut, DTensor):  # type: ignore[misc]
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return dispatched(func, args, kwargs or {})
+        return dispatched(func, types, args, kwargs or {})
 
     def wrap(self, held: Any, memory: Memory | None = None) -> CutShard:
         return CutShard.of(held, self.autotp_origin, memory)

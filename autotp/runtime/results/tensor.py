@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from ...errors import UsageError
 from ..collectives.single import is_recorded
+from ..cut.operands import computes_itself
 from ..cut.origin import IsCut
 from ..cut.views import WholeView
 from .memory import Memory, Way, along
@@ -146,8 +147,10 @@ class CutResult(torch.Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if any(issubclass(kind, (IsCut, WholeView)) for kind in types):
-            return NotImplemented  # a cut parameter's own function makes it whole first
+        if any(issubclass(kind, (IsCut, WholeView)) or computes_itself(kind) for kind in types):
+            return (
+                NotImplemented  # a cut parameter's own function makes it whole first; somebody's class computes itself
+            )
         cut = _cut_among((*args, *kwargs.values()))
         with torch._C.DisableTorchFunctionSubclass():
             if func in _OF_MEMORY:
