@@ -20,14 +20,21 @@ from torch.overrides import TorchFunctionMode
 
 Callback = TypeVar("Callback", bound=Callable[..., Any])
 
-_TORCH = str(Path(torch.__file__).parent)
-_OWN = str(Path(__file__).parents[2])
-_MODULES = (str(Path(_TORCH, "nn", "modules")), str(Path(_TORCH, "nn", "utils")))
-_REPORTING = tuple(str(Path(str(sys.modules[name].__file__))) for name in ("logging", "warnings"))
-_LIBRARY = (sysconfig.get_path("stdlib"),)
-# What torch itself is written with: the one computes sizes, the other may be a model's as well.
-_SIZES = tuple(str(Path(_TORCH).parent / name) for name in ("sympy", "mpmath"))
-_TOOLS = tuple(str(Path(_TORCH).parent / name) for name in ("numpy", "networkx", "typing_extensions"))
+_TORCH = Path(torch.__file__).parent
+
+
+def _inside(*folders: Path | str) -> tuple[str, ...]:
+    """How the paths of files in folders begin: those of another folder, whose name begins the same, do not."""
+    return tuple(os.path.join(folder, "") for folder in folders)
+
+
+# With torch comes what writes its code; what it computes sizes with is its own, too.
+_MACHINERY = _inside(_TORCH, Path(__file__).parents[2], *(_TORCH.parent / n for n in ("torchgen", "sympy", "mpmath")))
+_MODULES = _inside(_TORCH / "nn" / "modules", _TORCH / "nn" / "utils")
+_REPORTING = frozenset(str(sys.modules[name].__file__) for name in ("logging", "warnings"))
+_LIBRARY = _inside(sysconfig.get_path("stdlib"))
+# What torch is written with, and models may be as well.
+_TOOLS = (*_inside(_TORCH.parent / "numpy", _TORCH.parent / "networkx"), str(_TORCH.parent / "typing_extensions.py"))
 _CHAIN = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "IMPORT_NAME"})
 _WRITES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF"})
@@ -91,7 +98,7 @@ def is_observed(frame: types.FrameType | None) -> bool:
     """Returns if the reads of what runs in a frame count: not those of torch's machinery and ours, nor of reports to the user.
     Libraries that both use read for whoever has called them."""
     while frame is not None:
-        side = _sides.get(frame.f_code) or _side(frame)
+        side = _sides.get(frame.f_code.co_filename) or _side(frame)
         if side != "library":
             return side == "model"
         frame = _caller(frame)
@@ -99,22 +106,27 @@ def is_observed(frame: types.FrameType | None) -> bool:
 
 
 def _side(frame: types.FrameType) -> str:
-    """Whose code runs: torch's or our own ("machinery"), a library's that these use too, or the model's."""
-    file = frame.f_code.co_filename
-    if file.startswith("<") and not file.startswith(("<frozen importlib", "<autotp")):
+    """Whose code runs: torch's or our own ("machinery"), a library's that these use too, or the model's.
+
+    A file's code is all of one side. Equal code in two files is equal for Python, so it says nothing of this."""
+    name = file = frame.f_code.co_filename
+    if frame.f_code in _ENVIRONMENT:
+        return "machinery"
+    if made := file.startswith("<") and not file.startswith(("<frozen importlib", "<autotp")):
         # Made by exec, as a dataclass's methods are: it belongs where its globals do, or to whoever evaluates it.
         module = sys.modules.get(str(frame.f_globals.get("__name__")))
         caller = _caller(frame)
         if module is None and caller is not None:
-            return _sides.get(caller.f_code) or _side(caller)
+            return _sides.get(caller.f_code.co_filename) or _side(caller)
         file = str(getattr(module, "__file__", file))
-    inner = file.startswith((_TORCH, _OWN, *_SIZES)) and not file.startswith(_MODULES)
-    if inner or file.startswith((*_REPORTING, "<frozen importlib", "<autotp")):
+    inner = file.startswith(_MACHINERY) and not file.startswith(_MODULES)
+    if inner or file in _REPORTING or file.startswith(("<frozen importlib", "<autotp")):
         side = "machinery"
     else:
         inside = file.startswith(_LIBRARY) and "site-packages" not in file
         side = "library" if inside or file.startswith(_TOOLS) else "model"
-    _sides[frame.f_code] = side
+    if not made and name != os.__file__:  # which has the environment's code in it
+        _sides[name] = side
     return side
 
 
@@ -122,7 +134,7 @@ _DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 _ENVIRONMENT = frozenset(
     method.__code__ for method in vars(type(os.environ)).values() if isinstance(method, types.FunctionType)
 )
-_sides: dict[types.CodeType, str] = dict.fromkeys(_ENVIRONMENT, "machinery")
+_sides: dict[str, str] = {}  # of files
 _actions: dict[types.CodeType, dict[int, Action]] = {}
 
 
@@ -194,7 +206,7 @@ class Tracing(TorchFunctionMode):
     def _enter(self, frame: types.FrameType, event: str, argument: Any) -> Any:
         if frame.f_code in _ENVIRONMENT and is_observed(frame.f_back):
             self.observer.ask(frame)
-        if frame.f_code in _between or _sides.get(frame.f_code) == "machinery" or not is_observed(frame):
+        if frame.f_code in _between or _sides.get(frame.f_code.co_filename) == "machinery" or not is_observed(frame):
             return None
         self.observer.enter(frame)
         if not actions_of(frame.f_code) and frame.f_code not in self.observer.keeping:

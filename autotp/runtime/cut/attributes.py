@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 import threading
 import types
@@ -197,10 +198,10 @@ _running = threading.local()
 _BACKWARD = autograd_graph._engine_run_backward.__code__
 # Whose Python computes in a backward by itself: torch's, ours, that of Python, and what these two write.
 _MACHINERY = (
-    str(Path(torch.__file__).parent),
-    str(Path(__file__).parents[2]),
-    str(Path(threading.__file__).parent / "contextlib"),
-    str(Path(threading.__file__).parent / "functools"),
+    os.path.join(Path(torch.__file__).parent, ""),  # a folder whose name only begins the same is somebody else's
+    os.path.join(Path(__file__).parents[2], ""),
+    str(Path(threading.__file__).parent / "contextlib.py"),
+    str(Path(threading.__file__).parent / "functools.py"),
     "<autotp",
     "<eval_with_key>",
     "<frozen",

@@ -41,7 +41,7 @@ def dispatched(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any
     if func in OF_PART or attributes.is_in_backward():
         with parts_only():
             return func(*args, **kwargs)
-    if type(func) is types.FunctionType and not str(func.__module__).startswith("torch"):
+    if type(func) is types.FunctionType and str(func.__module__).partition(".")[0] != "torch":
         func = _meant(func)
     handler = _HANDLERS.get(func, on_whole)
     return handler(func, args, kwargs)
