@@ -50,9 +50,10 @@ class Attributes(Reach):
         if id(value) in self.parts:
             return self._of_module(value, name, source, original, reader)
         if isinstance(value, types.ModuleType):
+            entry = self.note(source, "attribute", name)  # which may not be there
             found = original(value, name)
-            if name != "__dict__" and name in vars(value):
-                self.reach(found, self.note(source, "attribute", name))
+            if name in vars(value):
+                self.reach(found, entry)
             return found
         self._note_attribute(value, name, source)
         found = original(value, name)

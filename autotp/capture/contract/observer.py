@@ -4,7 +4,7 @@ The classes of the objects that are reached get an attribute access that tells (
 noted with all that is in them, and the instructions that run say which globals are read. What cannot be observed is an error.
 
 An observer is made of layers, a file each: what is noted (notes), what is held once it was read (reach), how attributes are
-found (attributes), and what runs (instructions).
+found (attributes), what is read off Python modules by name (names), and what runs (instructions).
 """
 
 from __future__ import annotations

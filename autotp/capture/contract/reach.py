@@ -187,11 +187,15 @@ class Reach(Probed):
         elif not isinstance(written, (types.GetSetDescriptorType, types.MemberDescriptorType)):
             self.reach(written, source)
 
-    def _watch_module(self, value: types.ModuleType, source: Source) -> None:
-        """Let all attribute access to a Python module tell; of those of libraries what code names by itself counts."""
-        if id(value) in self.known or type(value) is not types.ModuleType or is_module_of_library(vars(value)):
+    def _watch_module(self, value: types.ModuleType, source: Source, is_meant: bool = False) -> None:
+        """Let all attribute access to a Python module tell; of those of libraries what code names by itself counts, unless it
+        has no name for one that is meant."""
+        if id(value) in self.known or type(value) is not types.ModuleType:
+            return
+        if is_module_of_library(vars(value)) and not is_meant:
             return
         self.known[id(value)] = value, source
+        self.snapshots.take(value, source.__str__)
         self.watch.add_module(value)
 
     def _reach_module(self, value: nn.Module, source: Source) -> None:
