@@ -30,7 +30,8 @@ def _inside(*folders: Path | str) -> tuple[str, ...]:
 
 
 # With torch comes what writes its code; what it computes sizes with is its own, too.
-_MACHINERY = _inside(_TORCH, Path(__file__).parents[2], *(_TORCH.parent / n for n in ("torchgen", "sympy", "mpmath")))
+_OWN = _inside(Path(__file__).parents[2])
+_MACHINERY = _OWN + _inside(_TORCH, *(_TORCH.parent / n for n in ("torchgen", "sympy", "mpmath")))
 _MODULES = _inside(_TORCH / "nn" / "modules", _TORCH / "nn" / "utils")
 _REPORTING = frozenset(str(sys.modules[name].__file__) for name in ("logging", "warnings"))
 _LIBRARY = _inside(sysconfig.get_path("stdlib"))
@@ -84,6 +85,8 @@ class Observer(Protocol):
         """A function of the environment's begins: its variables are read one by one. Or one that imports by name."""
 
 
+_MUTE = frozenset({type(None), bool, int, float, complex, str, torch.Tensor, torch.nn.Parameter, slice, type(...)})
+_NOT_OF_A_MODEL = frozenset({"torch", "autotp", "numpy", "sympy"})
 _between: set[types.CodeType] = set()
 
 
@@ -110,6 +113,28 @@ def is_observed(frame: types.FrameType | None) -> bool:
             return side == "model"
         frame = _caller(frame)
     return False
+
+
+def is_read_by_torch(frame: types.FrameType | None) -> bool:
+    """Returns if torch's own Python, or the reports', runs in a frame for the model: what that was given, it reads for the
+    model."""
+    while frame is not None:
+        if (_sides.get(frame.f_code.co_filename) or _side(frame)) == "model":
+            return True
+        if frame.f_code.co_filename.startswith(_OWN) and frame.f_code is not _ON_THE_WAY:
+            return False
+        frame = _caller(frame)
+    return False
+
+
+def _is_mute(value: Any, depth: int = 4) -> bool:
+    """Returns if nothing that torch is given has Python of the model's, which torch may run."""
+    kind = type(value)
+    if kind in _MUTE or kind.__module__.partition(".")[0] in _NOT_OF_A_MODEL:
+        return True
+    if kind in (list, tuple):
+        return depth > 0 and all(_is_mute(each, depth - 1) for each in value)
+    return kind is dict and depth > 0 and all(_is_mute(each, depth - 1) for each in value.values())
 
 
 def _side(frame: types.FrameType) -> str:
@@ -232,7 +257,8 @@ class Tracing(TorchFunctionMode):
         self.observer.call(function, args, kwargs or {})
         # An operator that a graph can have gives the same tensor.
         plain = torch.Tensor.detach if function == _DATA else function
-        sys.settrace(None)  # following Python's every step takes as long again as the steps
+        if _is_mute(args) and _is_mute(kwargs):
+            sys.settrace(None)  # following Python's every step takes as long again as the steps
         try:
             result = plain(*args, **(kwargs or {}))
         finally:
@@ -260,3 +286,6 @@ class Tracing(TorchFunctionMode):
         elif event == "return" and frame.f_code in self.observer.keeping:
             self.observer.returned(argument, frame.f_code.co_name)
         return self._step
+
+
+_ON_THE_WAY = Tracing.__torch_function__.__code__  # to a function of torch, which the model has called

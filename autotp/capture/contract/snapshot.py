@@ -58,7 +58,8 @@ class Snapshots:
     def take_class(self, kind: type, name: Callable[[], str]) -> None:
         """Remember what a class, and those that it inherits from, have under their names."""
         for each in kind.__mro__:
-            if each not in self.classes and each.__flags__ & _HEAP_TYPE:
+            tells = is_of_library(each) and issubclass(each, torch.Tensor)  # for the time of a trace
+            if each not in self.classes and each.__flags__ & _HEAP_TYPE and not tells:
                 self.classes[each] = dict(vars(each)), name
 
     def take_numbers(self, tensor: torch.Tensor) -> None:
