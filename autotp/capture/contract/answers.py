@@ -90,7 +90,7 @@ def question(value: Any) -> Callable[[Any], Any] | None:
 
 def level(logger: Any) -> Any:
     """From which level on a logger says anything, and to how many."""
-    found, above = [logger.disabled], logger
+    found, above = [logger.disabled, logger.manager.disable, tuple(map(id, logger.filters))], logger
     while above is not None:
         found += [above.level, len(above.handlers)]
         above = above.parent if above.propagate else None

@@ -99,6 +99,7 @@ class Instructions(Names):
         """A function begins: what its closure and its defaults hold is state, unless the trace has made it."""
         code = frame.f_code
         self.own_code.update(constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+        self.name((*code.co_names, *(constant for constant in code.co_consts if isinstance(constant, str))))
         functions = self.functions.get(code, ())
         captured = [name for name in code.co_freevars if name != "__class__"]
         if captured and not functions and code not in self.own_code:
