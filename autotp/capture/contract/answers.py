@@ -44,7 +44,7 @@ _KNOWN = frozenset(
 _TRACING = ("torch._dynamo", "torch.compiler", "torch.fx", "torch._C._functorch", "torch.overrides", "torch.utils._")
 _PURE = frozenset({os.fspath})
 _CLOCKS = (vars(datetime.datetime)["now"], vars(datetime.datetime)["utcnow"], vars(datetime.date)["today"])
-_OF_SYSTEM = (globals, open, print, input, sys._getframe, sys._current_frames, sys.gettrace, sys.getprofile)
+_OF_SYSTEM = (globals, open, print, input, __import__, sys._getframe, sys._current_frames, sys.gettrace, sys.getprofile)
 # What reads attributes, or finds classes, where nothing observes it.
 _READERS = (
     inspect.signature,
@@ -99,7 +99,7 @@ def question(value: Any) -> Callable[[Any], Any] | None:
 
 def level(logger: Any) -> Any:
     """From which level on a logger says anything, and to how many."""
-    found, above = [logger.disabled], logger
+    found, above = [logger.disabled, logger.manager.disable, tuple(map(id, logger.filters))], logger
     while above is not None:
         found += [above.level, len(above.handlers)]
         above = above.parent if above.propagate else None

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .frames import between, is_observed
+from .frames import between, is_observed, is_read_by_torch
 from .modes import Modes
 from .probes import buffer_names
 from .reach import HOOKS_BY_NAME, Reach
@@ -25,6 +25,11 @@ def _asking(frame: types.FrameType | None) -> types.FrameType | None:
     while frame is not None and frame.f_code.co_filename == torch.nn.modules.module.__file__:
         frame = frame.f_back
     return frame
+
+
+def _is_read_by_torch(value: Any, reader: types.FrameType | None) -> bool:
+    """Returns if torch's own Python reads an object of a model's class for the model."""
+    return not issubclass(type(value), (nn.Module, types.ModuleType)) and is_read_by_torch(reader)
 
 
 class Attributes(Reach):
@@ -44,15 +49,15 @@ class Attributes(Reach):
                     f"it keeps {type(value).__name__}, a part of its own, where a trace cannot put another in its place"
                 )
             return original(value, name)
-        if not is_observed(reader) or self.known[id(value)][0] is not value:
+        if self.known[id(value)][0] is not value or not (is_observed(reader) or _is_read_by_torch(value, reader)):
             return original(value, name)
         source = self.known[id(value)][1]
         if id(value) in self.parts:
             return self._of_module(value, name, source, original, reader)
         if isinstance(value, types.ModuleType):
-            entry = self.note(source, "attribute", name)
+            entry = self.note(source, "attribute", name)  # which may not be there
             found = original(value, name)
-            if name != "__dict__" and name in vars(value):
+            if name in vars(value):
                 self.reach(found, entry)
             return found
         self._note_attribute(value, name, source)

@@ -6,6 +6,7 @@ torch's own Python is left out, but for its modules, which read a model's state 
 from __future__ import annotations
 
 import dis
+import importlib
 import os
 import sys
 import sysconfig
@@ -20,28 +21,42 @@ from torch.overrides import TorchFunctionMode
 
 Callback = TypeVar("Callback", bound=Callable[..., Any])
 
-_TORCH = str(Path(torch.__file__).parent)
-_OWN = str(Path(__file__).parents[2])
-_MODULES = (str(Path(_TORCH, "nn", "modules")), str(Path(_TORCH, "nn", "utils")))
-_REPORTING = tuple(str(Path(str(sys.modules[name].__file__))) for name in ("logging", "warnings"))
-_LIBRARY = (sysconfig.get_path("stdlib"),)
-# What torch itself is written with: the one computes sizes, the other may be a model's as well.
-_SIZES = tuple(str(Path(_TORCH).parent / name) for name in ("sympy", "mpmath"))
-_TOOLS = tuple(str(Path(_TORCH).parent / name) for name in ("numpy", "networkx", "typing_extensions"))
+_TORCH = Path(torch.__file__).parent
+
+
+def _inside(*folders: Path | str) -> tuple[str, ...]:
+    """How the paths of files in folders begin: those of another folder, whose name begins the same, do not."""
+    return tuple(os.path.join(folder, "") for folder in folders)
+
+
+# With torch comes what writes its code; what it computes sizes with is its own, too.
+_OWN = _inside(Path(__file__).parents[2])
+_MACHINERY = _OWN + _inside(_TORCH, *(_TORCH.parent / n for n in ("torchgen", "sympy", "mpmath")))
+_MODULES = _inside(_TORCH / "nn" / "modules", _TORCH / "nn" / "utils")
+_REPORTING = frozenset(str(sys.modules[name].__file__) for name in ("logging", "warnings"))
+_LIBRARY = _inside(sysconfig.get_path("stdlib"))
+# What torch is written with, and models may be as well.
+_TOOLS = (*_inside(_TORCH.parent / "numpy", _TORCH.parent / "networkx"), str(_TORCH.parent / "typing_extensions.py"))
 _CHAIN = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
-_READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "IMPORT_NAME"})
+_READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
+_SETS = frozenset({"STORE_ATTR", "DELETE_ATTR"})
+_SETTERS = frozenset({"setattr", "delattr", "vars", "__dict__", "__setattr__", "__delattr__"})
 _WRITES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF"})
 
 
 @dataclass(frozen=True)
 class Action:
-    """What an instruction does to state that outlives its call: `names` are the attributes that are read off a global at once;
-    `compared` if something is compared with the global itself, or looked for among it and others."""
+    """What an instruction does to state that outlives its call: `chains` are the attributes that are read one off the other
+    from a global, or from a Python module that is imported, which is the outermost one if it is imported as `whole`; `compared`
+    if something is compared with the global itself, or looked for among it and others; `stored` are attributes that the code
+    sets, of whatever it may be."""
 
     operation: str
     name: str
-    names: tuple[str, ...] = ()
+    chains: tuple[tuple[str, ...], ...] = ()
     compared: bool = False
+    stored: frozenset[str] = frozenset()
+    whole: bool = False
 
 
 class Observer(Protocol):
@@ -67,9 +82,11 @@ class Observer(Protocol):
         """A tensor's `data` was read: writing there is hidden from what is kept for the backward."""
 
     def ask(self, frame: types.FrameType) -> None:
-        """A function of the environment's begins: its variables are read one by one."""
+        """A function of the environment's begins: its variables are read one by one. Or one that imports by name."""
 
 
+_MUTE = frozenset({type(None), bool, int, float, complex, str, torch.Tensor, torch.nn.Parameter, slice, type(...)})
+_NOT_OF_A_MODEL = frozenset({"torch", "autotp", "numpy", "sympy"})
 _between: set[types.CodeType] = set()
 
 
@@ -91,30 +108,57 @@ def is_observed(frame: types.FrameType | None) -> bool:
     """Returns if the reads of what runs in a frame count: not those of torch's machinery and ours, nor of reports to the user.
     Libraries that both use read for whoever has called them."""
     while frame is not None:
-        side = _sides.get(frame.f_code) or _side(frame)
+        side = _sides.get(frame.f_code.co_filename) or _side(frame)
         if side != "library":
             return side == "model"
         frame = _caller(frame)
     return False
 
 
+def is_read_by_torch(frame: types.FrameType | None) -> bool:
+    """Returns if torch's own Python, or the reports', runs in a frame for the model: what that was given, it reads for the
+    model."""
+    while frame is not None:
+        if (_sides.get(frame.f_code.co_filename) or _side(frame)) == "model":
+            return True
+        if frame.f_code.co_filename.startswith(_OWN) and frame.f_code is not _ON_THE_WAY:
+            return False
+        frame = _caller(frame)
+    return False
+
+
+def _is_mute(value: Any, depth: int = 4) -> bool:
+    """Returns if nothing that torch is given has Python of the model's, which torch may run."""
+    kind = type(value)
+    if kind in _MUTE or kind.__module__.partition(".")[0] in _NOT_OF_A_MODEL:
+        return True
+    if kind in (list, tuple):
+        return depth > 0 and all(_is_mute(each, depth - 1) for each in value)
+    return kind is dict and depth > 0 and all(_is_mute(each, depth - 1) for each in value.values())
+
+
 def _side(frame: types.FrameType) -> str:
-    """Whose code runs: torch's or our own ("machinery"), a library's that these use too, or the model's."""
-    file = frame.f_code.co_filename
-    if file.startswith("<") and not file.startswith(("<frozen importlib", "<autotp")):
+    """Whose code runs: torch's or our own ("machinery"), a library's that these use too, or the model's.
+
+    A file's code is all of one side. Equal code in two files is equal for Python, so it says nothing of this."""
+    name = file = frame.f_code.co_filename
+    if frame.f_code in _ENVIRONMENT:
+        return "machinery"
+    if made := file.startswith("<") and not file.startswith(("<frozen importlib", "<autotp")):
         # Made by exec, as a dataclass's methods are: it belongs where its globals do, or to whoever evaluates it.
         module = sys.modules.get(str(frame.f_globals.get("__name__")))
         caller = _caller(frame)
         if module is None and caller is not None:
-            return _sides.get(caller.f_code) or _side(caller)
+            return _sides.get(caller.f_code.co_filename) or _side(caller)
         file = str(getattr(module, "__file__", file))
-    inner = file.startswith((_TORCH, _OWN, *_SIZES)) and not file.startswith(_MODULES)
-    if inner or file.startswith((*_REPORTING, "<frozen importlib", "<autotp")):
+    inner = file.startswith(_MACHINERY) and not file.startswith(_MODULES)
+    if inner or file in _REPORTING or file.startswith(("<frozen importlib", "<autotp")):
         side = "machinery"
     else:
         inside = file.startswith(_LIBRARY) and "site-packages" not in file
         side = "library" if inside or file.startswith(_TOOLS) else "model"
-    _sides[frame.f_code] = side
+    if not made and name != os.__file__:  # which has the environment's code in it
+        _sides[name] = side
     return side
 
 
@@ -122,7 +166,8 @@ _DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 _ENVIRONMENT = frozenset(
     method.__code__ for method in vars(type(os.environ)).values() if isinstance(method, types.FunctionType)
 )
-_sides: dict[types.CodeType, str] = dict.fromkeys(_ENVIRONMENT, "machinery")
+IMPORTS = importlib.import_module.__code__
+_sides: dict[str, str] = {}  # of files
 _actions: dict[types.CodeType, dict[int, Action]] = {}
 
 
@@ -135,24 +180,54 @@ def actions_of(code: types.CodeType) -> dict[int, Action]:
 
 def _find_actions(code: types.CodeType) -> Iterator[tuple[int, Action]]:
     instructions = [i for i in dis.get_instructions(code) if i.opname not in ("CACHE", "PUSH_NULL")]
+    stored = {str(i.argval) for i in instructions if i.opname in _SETS}
+    if not _SETTERS.isdisjoint(code.co_names):
+        stored |= {each for each in code.co_consts if isinstance(each, str)}
     for at, instruction in enumerate(instructions):
         name = str(instruction.argval)
-        if instruction.opname in _READS:
-            if instruction.opname == "IMPORT_NAME":  # behind its level and the names that it takes
-                name = "." * int(instructions[at - 2].argval) + name
-            names = tuple(_chain(instructions, at))
-            yield instruction.offset, Action(instruction.opname, name, names, _is_compared(instructions, at))
+        if instruction.opname == "IMPORT_NAME":  # behind its level and the names that it takes
+            whole = not instructions[at - 1].argval
+            name = "." * int(instructions[at - 2].argval) + name
+            chains = tuple(_imported(instructions, at, name.split(".")[1:] if whole else []))
+            yield instruction.offset, Action("IMPORT_NAME", name, chains, stored=frozenset(stored), whole=whole)
+        elif instruction.opname in _READS:
+            chains = (tuple(_chain(instructions, at)),)
+            compared = _is_compared(instructions, at)
+            yield instruction.offset, Action(instruction.opname, name, chains, compared, frozenset(stored))
         elif instruction.opname in _WRITES and (instruction.opname.endswith("GLOBAL") or name in code.co_freevars):
             yield instruction.offset, Action(instruction.opname, name)
 
 
 def _chain(instructions: list[dis.Instruction], at: int) -> Iterator[str]:
-    """The names that are read one off the other from what was loaded, or from a Python module that was imported."""
+    """The names that are read one off the other from what was loaded."""
     for instruction in instructions[at + 1 :]:
-        if instruction.opname in _CHAIN or instruction.opname == "IMPORT_FROM":
-            yield str(instruction.argval)
-        elif not (instruction.opname.startswith("STORE_FAST") and instructions[at].opname == "IMPORT_NAME"):
+        if instruction.opname not in _CHAIN:
             return
+        yield str(instruction.argval)
+
+
+def _imported(instructions: list[dis.Instruction], at: int, inner: list[str]) -> Iterator[tuple[str, ...]]:
+    """The same for a Python module that is imported: names that are taken from it, and what is read off the variables that it
+    and these become. `inner` is the way from the outermost one to the one that is named: `import a.b as c` takes that."""
+    taken: tuple[str, ...] = ()
+    kept: dict[str, tuple[str, ...]] = {}  # the variables, and what of the module each is
+    for each in instructions[at + 1 :]:
+        if each.opname == "IMPORT_FROM":
+            taken = tuple(inner) or (str(each.argval),)
+            yield taken
+        elif each.opname.startswith("STORE_"):
+            kept[_variables(each)[0]] = taken
+        elif each.opname not in ("SWAP", "POP_TOP"):
+            break
+    for place, each in enumerate(instructions):
+        if each.opname.startswith("LOAD_") and _variables(each)[-1] in kept:
+            yield (*kept[_variables(each)[-1]], *_chain(instructions, place))
+
+
+def _variables(instruction: dis.Instruction) -> tuple[str, ...]:
+    """The variables of an instruction, which has two from Python 3.13 on."""
+    named = instruction.argval
+    return tuple(map(str, named)) if isinstance(named, tuple) else (str(named),)
 
 
 def _is_compared(instructions: list[dis.Instruction], at: int) -> bool:
@@ -182,7 +257,8 @@ class Tracing(TorchFunctionMode):
         self.observer.call(function, args, kwargs or {})
         # An operator that a graph can have gives the same tensor.
         plain = torch.Tensor.detach if function == _DATA else function
-        sys.settrace(None)  # following Python's every step takes as long again as the steps
+        if _is_mute(args) and _is_mute(kwargs):
+            sys.settrace(None)  # following Python's every step takes as long again as the steps
         try:
             result = plain(*args, **(kwargs or {}))
         finally:
@@ -192,9 +268,9 @@ class Tracing(TorchFunctionMode):
         return result
 
     def _enter(self, frame: types.FrameType, event: str, argument: Any) -> Any:
-        if frame.f_code in _ENVIRONMENT and is_observed(frame.f_back):
+        if (frame.f_code in _ENVIRONMENT or frame.f_code is IMPORTS) and is_observed(frame.f_back):
             self.observer.ask(frame)
-        if frame.f_code in _between or _sides.get(frame.f_code) == "machinery" or not is_observed(frame):
+        if frame.f_code in _between or _sides.get(frame.f_code.co_filename) == "machinery" or not is_observed(frame):
             return None
         self.observer.enter(frame)
         if not actions_of(frame.f_code) and frame.f_code not in self.observer.keeping:
@@ -210,3 +286,6 @@ class Tracing(TorchFunctionMode):
         elif event == "return" and frame.f_code in self.observer.keeping:
             self.observer.returned(argument, frame.f_code.co_name)
         return self._step
+
+
+_ON_THE_WAY = Tracing.__torch_function__.__code__  # to a function of torch, which the model has called

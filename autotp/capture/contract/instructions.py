@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import contextvars
-import importlib.util
 import sys
 import types
 from typing import Any
@@ -14,15 +12,15 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
-from .answers import PLAIN, attribute, is_outside
-from .attributes import Attributes
-from .frames import Action, is_observed
+from .answers import is_outside
+from .frames import IMPORTS, Action, is_observed
 from .modes import Modes
+from .names import Names
 from .numbers import is_instance
 from .probes import environment_state, wanted_gradients
 from .snapshot import is_module_of_library
-from .source import MISSING, Source, static_attribute
-from .values import NAMES, is_of_torch, may_write, memory_of
+from .source import Source
+from .values import may_write, memory_of
 
 _LEAVES = {
     torch.Tensor.register_hook: "register_hook",
@@ -77,7 +75,6 @@ _OF_THE_TENSOR = {
 }
 
 
-_NAMES = frozenset(NAMES)
 _INSIDE = frozenset({"__closure__", "__defaults__", "__kwdefaults__", "__getattribute__", "__subclasses__"})
 _OF_TENSORS = (torch.overrides.__file__, torch._tensor.__file__)
 
@@ -89,7 +86,7 @@ def _behind_torch(frame: types.FrameType | None) -> types.FrameType | None:
     return frame
 
 
-class Instructions(Attributes):
+class Instructions(Names):
     """Notes of what functions and instructions read and write."""
 
     def __init__(self, twin: nn.Module, live: nn.Module, varying: frozenset[tuple[str, str]], modes: Modes) -> None:
@@ -98,14 +95,13 @@ class Instructions(Attributes):
         self.entered: set[tuple[int, Source]] = set()
         self.own_code: set[types.CodeType] = set()  # of functions that the trace itself makes
         self.gradients_asked = self.order_asked = False
-        self.names_asked: set[str] = set()
 
     def enter(self, frame: types.FrameType) -> None:
         """A function begins: what its closure and its defaults hold is state, unless the trace has made it."""
         code = frame.f_code
         self.own_code.update(constant for constant in code.co_consts if isinstance(constant, types.CodeType))
-        named = {*code.co_names, *code.co_consts}
-        self.names_asked |= _NAMES & named
+        named = {*code.co_names, *(constant for constant in code.co_consts if isinstance(constant, str))}
+        self.name(named)
         if not _INSIDE.isdisjoint(named) and code.co_name != "__getattribute__":
             self.refuse(
                 f"it asks for {min(_INSIDE & named)} of something, and nothing tells what that gives", moving=True
@@ -128,7 +124,10 @@ class Instructions(Attributes):
                     self.reach(getattr(function, name), slot)
 
     def ask(self, frame: types.FrameType) -> None:
-        """The environment is asked for a variable, or for all, or one is set."""
+        """The environment is asked for a variable, or for all, or one is set. Or something is imported by its name."""
+        if frame.f_code is IMPORTS:
+            self.import_named(frame)
+            return
         environment, method = frame.f_locals["self"], frame.f_code.co_name
         source = self.fixed(environment)
         if method == "__getitem__":
@@ -146,20 +145,10 @@ class Instructions(Attributes):
         else:
             self.reach(value, source)
 
-    def _refuse_named(self, value: Any) -> None:
-        """Of a module of the unit that code names: there a trace cannot put the twin's."""
-        if id(value) in self.twins:
-            self.refuse_part(value)
-
     def act(self, frame: types.FrameType, action: Action) -> None:
         """An instruction reads a global, or writes what outlives the call."""
         if action.operation == "IMPORT_NAME":
-            name = action.name
-            if name.startswith("."):
-                name = importlib.util.resolve_name(name, str(frame.f_globals.get("__package__")))
-            if name in sys.modules:
-                module = self.note(self.fixed(sys.modules), "item", name)
-                self._read_names(sys.modules[name], module, action.names)
+            self.import_module(frame, action)
             return
         if action.operation in ("LOAD_GLOBAL", "LOAD_NAME"):
             self._read_global(frame, action)
@@ -230,9 +219,9 @@ class Instructions(Attributes):
             if found is not _BUILTINS.get(name) and found is not is_instance:
                 self.reach(found, self.note(self.fixed(vars(builtins)), "item", name))
             return
-        self._refuse_named(namespace[name])
+        self.refuse_named(namespace[name])
         self.reach(namespace[name], source)
-        self._read_names(namespace[name], source, action.names)
+        self.read_chains(namespace[name], source, action)
 
     def _asked_of_who_it_is(self, name: str, frame: types.FrameType, compared: bool) -> None:
         """What a trace has in the place of tensors and modules answers for itself."""
@@ -242,34 +231,3 @@ class Instructions(Attributes):
             self.refuse("it compares the class of something with int, and sizes have another in a trace")
         if name in ("id", "hash"):
             self.refuse(f"it asks for the {name} of something, and a trace has another module in the block's place")
-
-    def _read_names(self, value: Any, source: Source, names: tuple[str, ...]) -> None:
-        """Names read one after the other, as long as they are those of Python modules and classes."""
-        for name in names:
-            held_by = source
-            if isinstance(value, types.ModuleType):
-                source, found = self.note(source, "attribute", name), vars(value).get(name, MISSING)
-            elif isinstance(value, type):
-                held, (found, _) = source, static_attribute(value, name)
-                source = self.note(held, "class", name)
-                if found is MISSING:  # a class is an object of its own class
-                    source = self.note(self.note(held, "type"), "class", name)
-                    found = static_attribute(type(value), name)[0]
-            elif isinstance(value, types.FunctionType):
-                source, found = self.note(source, "attribute", name), vars(value).get(name, MISSING)
-            else:
-                if isinstance(value, contextvars.ContextVar) and name in ("set", "reset"):
-                    self.refuse(f"it sets {source}, which outlives the call")
-                self._ask_torch(value, name, source)
-                return
-            if found is MISSING:
-                self._ask_torch(value, name, held_by)
-                return
-            self._refuse_named(found)
-            (self._reach_code if isinstance(value, type) else self.reach)(found, source)
-            value = found
-
-    def _ask_torch(self, value: Any, name: str, source: Source) -> None:
-        """A setting of torch that is an attribute of an object of its own, or of a Python module that computes it."""
-        if is_of_torch(type(value)) and isinstance(getattr(value, name, MISSING), PLAIN):
-            self.note(source, "probe", attribute(name))

@@ -4,7 +4,7 @@ The classes of the objects that are reached get an attribute access that tells (
 noted with all that is in them, and the instructions that run say which globals are read. What cannot be observed is an error.
 
 An observer is made of layers, a file each: what is noted (notes), what is held once it was read (reach), how attributes are
-found (attributes), and what runs (instructions).
+found (attributes), what is read off Python modules by name (names), and what runs (instructions).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .numbers import symbols_are_numbers
 from .probes import variable_state
 from .source import Source, own_attributes
 from .tensors import telling
-from .values import as_expected, memory_of
+from .values import NAMES, as_expected, memory_of
 
 T = TypeVar("T")
 
@@ -106,7 +106,7 @@ class Observer(Instructions):
     def contract(self, constants: Mapping[str, torch.Tensor]) -> Contract:
         """What was read, as guards; of a graph's constants, those that are read from state."""
         found: dict[Source, Any] = {}
-        for source, name in itertools.product(self.named, sorted(self.names_asked)):
+        for source, name in itertools.product(self.having_names, sorted(self.named.intersection(NAMES))):
             self.note(source, "slot", name)
         guards = tuple(Guard(source, as_expected(source.get(self.live, found))) for source in self.order)
         tensors = {name: self.tensors[id(t)][1] for name, t in constants.items() if id(t) in self.tensors}

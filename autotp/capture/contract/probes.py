@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import types
 from collections.abc import Callable
 from typing import Any
@@ -41,6 +43,19 @@ def wanted_gradients(module: Any) -> Any:
 def environment_state(value: Any) -> Any:
     """All variables of the environment."""
     return tuple(value._data.items())
+
+
+@functools.cache
+def can_be_found(name: str) -> Callable[[Any], bool]:
+    """If there is a Python module of a name to import, which was not there."""
+
+    def can_be_found(value: Any) -> bool:
+        try:
+            return importlib.util.find_spec(name) is not None
+        except (ImportError, ValueError):
+            return False
+
+    return can_be_found
 
 
 # What Python itself puts into a class at some time: where copies are made, and where annotations are asked for. And what may

@@ -6,7 +6,7 @@ import collections
 import datetime
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any
 
@@ -29,6 +29,10 @@ HOOKS_BY_NAME = {name: name for name in HOOKS} | {
 }
 # Kinds of values that a class may hold beside code.
 _DATA = frozenset({"constant", "container", "object", "tensor", "array", "partial"})
+_PLAIN = _DATA | {"identity"}
+_DESCRIBED = (property, types.GetSetDescriptorType, types.MemberDescriptorType, types.FunctionType)
+# What Python itself keeps in classes.
+_OF_CLASSES = frozenset({"__module__", "__qualname__", "__dict__", "__weakref__", "__doc__", "__slots__", "_abc_impl"})
 _IMMUTABLE = (tuple, frozenset)
 # Constants that may hold objects.
 _HOLDING: tuple[tuple[Any, tuple[str, ...]], ...] = (
@@ -47,9 +51,11 @@ class Reach(Probed):
         self.tensors: dict[int, tuple[torch.Tensor, Source]] = {}
         self.memory: set[int] = set()  # where tensors of the state lie
         self.functions: dict[types.CodeType, list[tuple[Any, Source]]] = {}
-        self.named: list[Source] = []  # functions, which have names
+        self.having_names: list[Source] = []  # functions
         self.classes: set[type] = set()
         self.placed: set[Source] = set()  # where what is told apart by `is`, or by nothing, was found
+        self.named: set[str] = set()  # in code that has run
+        self.waiting: dict[str, list[tuple[Any, Source]]] = {}  # what classes have under names that no code has named
         self.holders: list[tuple[Any, nn.Module]] = []  # what has a module of the unit in it, with that
         self.watch = Watch()
 
@@ -149,7 +155,7 @@ class Reach(Probed):
 
     def _reach_function(self, value: Any, source: Source) -> None:
         self.functions.setdefault(value.__code__, []).append((value, source))
-        self.named.append(source)
+        self.having_names.append(source)
         is_library = is_module_of_library(value.__globals__)
         if not is_library:
             self.snapshots.take(value, source.__str__)
@@ -184,13 +190,32 @@ class Reach(Probed):
                 self._reach_class(type(each), self.fixed(type(each)))
             self.note(self.fixed(each), "probe", code_of)
             for name, held in list(vars(each).items()):
-                is_special = name.startswith("__") and name.endswith("__")
-                if isinstance(held, types.FunctionType) and is_special:  # which Python calls without asking for it
-                    self.functions.setdefault(held.__code__, []).append(
-                        (held, self.step(self.fixed(each), "class", name))
-                    )
-                elif kind_of(held) in _DATA and not is_special:
-                    self._reach_code(held, self.note(source, "class", name))
+                self._reach_of_class(name, held, self.fixed(each))
+
+    def _reach_of_class(self, name: str, held: Any, owner: Source) -> None:
+        """What a class has under a name: code is looked at once it runs; what may refuse or cost much to watch, once code that
+        runs has its name in it."""
+        written = self.step(owner, "class", name)
+        if isinstance(held, types.FunctionType):  # Python calls some without asking for them
+            self.functions.setdefault(held.__code__, []).append((held, written))
+        elif isinstance(held, (classmethod, staticmethod)) and isinstance(held.__func__, types.FunctionType):
+            inner = self.step(written, "slot", "__func__")
+            self.functions.setdefault(held.__func__.__code__, []).append((held.__func__, inner))
+        elif isinstance(held, _DESCRIBED) or name in _OF_CLASSES:
+            return
+        elif name in self.named or kind_of(held) in (() if name.startswith("__") else _PLAIN):
+            self.order.setdefault(written)
+            self._reach_code(held, written)
+        else:
+            self.waiting.setdefault(name, []).append((held, written))
+
+    def name(self, names: Iterable[str]) -> None:
+        """Code that has names in it begins to run: what classes have under them may be read of the classes themselves."""
+        for name in set(names) - self.named:
+            self.named.add(name)
+            for held, written in self.waiting.pop(name, ()):
+                self.order.setdefault(written)
+                self._reach_code(held, written)
 
     def _reach_code(self, written: Any, source: Source) -> None:
         """What a class has under a name: code that will run, or a value."""
@@ -203,11 +228,15 @@ class Reach(Probed):
         elif not isinstance(written, (types.GetSetDescriptorType, types.MemberDescriptorType)):
             self.reach(written, source)
 
-    def _watch_module(self, value: types.ModuleType, source: Source) -> None:
-        """Let all attribute access to a Python module tell; of those of libraries what code names by itself counts."""
-        if id(value) in self.known or type(value) is not types.ModuleType or is_module_of_library(vars(value)):
+    def _watch_module(self, value: types.ModuleType, source: Source, is_meant: bool = False) -> None:
+        """Let all attribute access to a Python module tell; of those of libraries what code names by itself counts, unless it
+        has no name for one that is meant."""
+        if id(value) in self.known or type(value) is not types.ModuleType:
+            return
+        if is_module_of_library(vars(value)) and not is_meant:
             return
         self.known[id(value)] = value, source
+        self.snapshots.take(value, source.__str__)
         self.watch.add_module(value)
 
     def _reach_module(self, value: nn.Module, source: Source) -> None:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import array
-import collections
 import copy
 import gc
 import pickle
 import random
 import sys
 import types
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import numpy
 import torch
-from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .memo import Memo, note
-from .source import MISSING, own_attributes
-from .values import BUFFERS, NAMES
+from .source import MISSING
+from .states import difference, give, put, state_of, written
 
 
 class Snapshots:
@@ -30,6 +27,7 @@ class Snapshots:
     def __init__(self) -> None:
         self.taken: dict[int, tuple[Any, Any, Callable[[], str]]] = {}
         self.entries: list[tuple[dict[str, Any], str, Any]] = []
+        self.names: list[tuple[dict[str, Any], dict[str, Any], Callable[[], str]]] = []
         self.caches: list[Memo] = []
         self.cells: list[tuple[types.CellType, Any]] = []
         self.classes: dict[type, tuple[dict[str, Any], Callable[[], str]]] = {}
@@ -39,11 +37,15 @@ class Snapshots:
     def take(self, value: Any, name: Callable[[], str]) -> None:
         """Remember the present state of a container, an object, an array, or a module with its parameters and buffers."""
         if id(value) not in self.taken and type(value) not in (tuple, frozenset):
-            self.taken[id(value)] = value, _state(value), name
+            self.taken[id(value)] = value, state_of(value), name
 
     def take_entry(self, namespace: dict[str, Any], name: str) -> None:
         """Remember one global."""
         self.entries.append((namespace, name, namespace.get(name, MISSING)))
+
+    def take_names(self, namespace: dict[str, Any], names: Iterable[str], name: Callable[[], str]) -> None:
+        """Remember what a Python module has under some names."""
+        self.names.append((namespace, {each: namespace.get(each, MISSING) for each in names}, name))
 
     def take_cache(self, function: Any) -> None:
         """Remember which results a memoising function keeps."""
@@ -54,9 +56,10 @@ class Snapshots:
         self.cells.append((cell, cell.cell_contents))
 
     def take_class(self, kind: type, name: Callable[[], str]) -> None:
-        """Remember what a class, and those that it inherits from, have under their names, where a model's code made them."""
+        """Remember what a class, and those that it inherits from, have under their names."""
         for each in kind.__mro__:
-            if each not in self.classes and each.__flags__ & _HEAP_TYPE and not is_of_library(each):
+            tells = is_of_library(each) and issubclass(each, torch.Tensor)  # for the time of a trace
+            if each not in self.classes and each.__flags__ & _HEAP_TYPE and not tells:
                 self.classes[each] = dict(vars(each)), name
 
     def take_numbers(self, tensor: torch.Tensor) -> None:
@@ -78,20 +81,23 @@ class Snapshots:
         for cell, content in reversed(self.cells):
             cell.cell_contents = content
         for namespace, key, old in reversed(self.entries):
-            if old is MISSING:
-                namespace.pop(key, None)
-            else:
-                namespace[key] = old
-        written = [*self._restore_values(), *self._restore_classes(), *self._restore_random()]
-        written += self._restore_caches(stand_ins)
-        return written[0] if written else None
+            put(namespace, key, old)
+        found = [*self._restore_values(), *self._restore_names(), *self._restore_classes(), *self._restore_random()]
+        found += self._restore_caches(stand_ins)
+        return found[0] if found else None
 
     def _restore_values(self) -> Iterator[str]:
         for value, before, name in self.taken.values():
-            difference = _difference(before, _state(value))
-            if difference is not None:
-                yield name() + difference
-                _give(value, before)
+            found = difference(before, state_of(value))
+            if found is not None:
+                yield name() + found
+                give(value, before)
+
+    def _restore_names(self) -> Iterator[str]:
+        for namespace, before, name in reversed(self.names):
+            for key in written(before, {key: namespace.get(key, MISSING) for key in before}):
+                yield f"{name()}.{key}"
+                put(namespace, key, before[key])
 
     def _restore_classes(self) -> Iterator[str]:
         for kind, (before, name) in self.classes.items():
@@ -121,9 +127,15 @@ class Snapshots:
 
 
 @contextmanager
-def _plainly() -> Iterator[None]:
+def untraced() -> Iterator[None]:
     """Without what a trace makes of operators."""
-    with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
+    with torch._C.DisableTorchFunction(), _disable_current_modes():
+        yield
+
+
+@contextmanager
+def _plainly() -> Iterator[None]:
+    with untraced(), torch.no_grad():
         yield
 
 
@@ -167,103 +179,3 @@ def _set_drawn(generator: Any, state: Any) -> None:
         generator.setstate(state)
     else:
         generator.set_state(state)
-
-
-def _state(value: Any) -> dict[str, Any]:
-    state: dict[str, Any] = {}
-    if isinstance(value, numpy.ndarray):
-        state["array"] = value.copy()
-    elif isinstance(value, BUFFERS):
-        state["array"] = memoryview(value).tobytes()
-    elif isinstance(value, dict):  # a class of its own may make entries where they are asked for
-        ordered = isinstance(value, collections.OrderedDict)
-        state["items"] = dict((collections.OrderedDict if ordered else dict).items(value))
-    elif isinstance(value, (list, collections.deque)):
-        state["items"] = list(value)
-    elif isinstance(value, set):
-        state["items"] = set(value)
-    attributes = own_attributes(value)
-    if attributes:
-        state["attributes"] = dict(attributes)
-    slots = _slots(value)
-    if slots:
-        state["slots"] = slots
-    if isinstance(value, nn.Module):
-        for held in ("_parameters", "_buffers", "_modules"):
-            state[held] = dict(attributes[held])
-    return state
-
-
-def _slots(value: Any) -> dict[str, Any]:
-    names = [name for kind in type(value).__mro__ for name in _names(vars(kind).get("__slots__", ()))]
-    if isinstance(value, types.FunctionType):
-        names = ["__defaults__", "__kwdefaults__", "__code__", *NAMES]
-    if isinstance(value, BaseException):
-        names.append("args")
-    found = {}
-    for name in names:
-        try:
-            found[name] = object.__getattribute__(value, name)
-        except AttributeError:
-            found[name] = MISSING
-    return found
-
-
-def _names(slots: Any) -> list[str]:
-    names = [slots] if isinstance(slots, str) else list(slots)
-    return [name for name in names if name not in ("__dict__", "__weakref__") and not name.startswith("__")]
-
-
-def _difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
-    """What was written, behind the name of what it was written to."""
-    if "array" in before:
-        old, new = before["array"], now["array"]
-        if not (old == new if isinstance(old, bytes) else numpy.array_equal(old, new, equal_nan=True)):
-            return ""
-    for part in (before.keys() | now.keys()) - {"array"}:
-        old, new = before.get(part, {}), now.get(part, {})
-        if isinstance(old, dict) and isinstance(new, dict):
-            changed = [k for k in {**old, **new} if old.get(k, MISSING) is not new.get(k, MISSING)]
-            if changed:
-                return f"[{changed[0]!r}]" if part == "items" else f".{changed[0]}"
-            if part == "items" and list(old) != list(new):
-                return ""
-        elif list(map(id, old)) != list(map(id, new)):
-            return ""
-    return None
-
-
-def _fill(value: Any, numbers: Any) -> None:
-    if isinstance(value, numpy.ndarray):
-        value[...] = numbers
-    elif isinstance(value, (bytearray, array.array)):
-        del value[:]
-        (value.extend if isinstance(value, bytearray) else value.frombytes)(numbers)
-    else:
-        memoryview(value).cast("B")[:] = numbers
-
-
-def _give(value: Any, before: dict[str, Any]) -> None:
-    if "array" in before:
-        _fill(value, before["array"])
-    items = before.get("items")
-    if isinstance(value, dict):
-        plain = collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
-        plain.clear(value)
-        for key, item in (items or {}).items():
-            plain.__setitem__(value, key, item)
-    elif isinstance(value, list):
-        value[:] = items or []
-    elif isinstance(value, (set, collections.deque)):
-        value.clear()
-        (value.update if isinstance(value, set) else value.extend)(items or ())
-    attributes = own_attributes(value)
-    if attributes or "attributes" in before:
-        attributes.clear()
-        attributes.update(before.get("attributes", {}))
-    for name, old in before.get("slots", {}).items():
-        if old is MISSING:
-            if hasattr(value, name):
-                object.__delattr__(value, name)
-        else:
-            object.__setattr__(value, name, old)

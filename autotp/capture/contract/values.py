@@ -8,6 +8,7 @@ import contextvars
 import ctypes
 import functools
 import importlib.machinery
+import logging
 import operator
 import os
 import random
@@ -124,7 +125,7 @@ def is_of_torch(kind: type) -> bool:
 
 def is_value_of_torch(kind: type) -> bool:
     """Returns if objects of a class of torch's hold what a user gave them, which its own code reads unobserved."""
-    return kind.__module__.startswith(_VALUES)
+    return kind.__module__.startswith(_VALUES) or kind is logging.LoggerAdapter
 
 
 _VALUES = (
@@ -133,6 +134,8 @@ _VALUES = (
     "torch.optim.",
     "torch.quasirandom",
     "torch.amp.grad_scaler",
+    "torch.utils.data.",
+    "torch.utils.weak",
 )
 
 

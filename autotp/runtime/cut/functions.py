@@ -62,7 +62,7 @@ def dispatched(func: Any, classes: Collection[type], args: Sequence[Any], kwargs
     if func in OF_PART or attributes.is_in_backward():
         with parts_only():
             return func(*args, **kwargs)
-    if type(func) is types.FunctionType and not str(func.__module__).startswith("torch"):
+    if type(func) is types.FunctionType and str(func.__module__).partition(".")[0] != "torch":
         func = _meant(func)
     handler = on_whole if len(classes) > 1 and any(map(computes_itself, classes)) else _HANDLERS.get(func, on_whole)
     return handler(func, args, kwargs)

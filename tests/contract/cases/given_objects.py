@@ -1,6 +1,7 @@
 """Objects in a call: what a block asks of them, which is something else at the next call."""
 
 import copy
+import enum
 import math
 from collections import deque
 from dataclasses import dataclass
@@ -211,7 +212,7 @@ def zeros_of_complex_numbers():
     yield from asked(lambda a: 2.0 + math.copysign(1.0, a.imag), *(complex(0, part) for part in (0.0, -0.0) * 2))
 
 
-class Unit(Enum):
+class Unit(enum.Enum):
     SMALL = 1
     LARGE = 2
 

@@ -1,0 +1,140 @@
+"""What an object has in it, one level deep: how it is remembered, what was written to it since, and how it is put back."""
+
+from __future__ import annotations
+
+import array
+import collections
+import sys
+import types
+from collections.abc import Mapping
+from typing import Any
+
+import numpy
+from torch import nn
+
+from .source import MISSING, own_attributes
+from .values import BUFFERS, NAMES
+
+
+def state_of(value: Any) -> dict[str, Any]:
+    state: dict[str, Any] = {}
+    if isinstance(value, numpy.ndarray):
+        state["array"] = value.copy()
+    elif isinstance(value, BUFFERS):
+        state["array"] = memoryview(value).tobytes()
+    elif isinstance(value, dict):  # a class of its own may make entries where they are asked for
+        ordered = isinstance(value, collections.OrderedDict)
+        state["items"] = dict((collections.OrderedDict if ordered else dict).items(value))
+    elif isinstance(value, (list, collections.deque)):
+        state["items"] = list(value)
+    elif isinstance(value, set):
+        state["items"] = set(value)
+    attributes = own_attributes(value)
+    if attributes:
+        state["attributes"] = dict(attributes)
+    slots = _slots(value)
+    if slots:
+        state["slots"] = slots
+    if isinstance(value, nn.Module):
+        for held in ("_parameters", "_buffers", "_modules"):
+            state[held] = dict(attributes[held])
+    return state
+
+
+def _slots(value: Any) -> dict[str, Any]:
+    names = [name for kind in type(value).__mro__ for name in _names(vars(kind).get("__slots__", ()))]
+    if isinstance(value, types.FunctionType):
+        names = ["__defaults__", "__kwdefaults__", "__code__", *NAMES]
+    if isinstance(value, BaseException):
+        names.append("args")
+    found = {}
+    for name in names:
+        try:
+            found[name] = object.__getattribute__(value, name)
+        except AttributeError:
+            found[name] = MISSING
+    return found
+
+
+def _names(slots: Any) -> list[str]:
+    names = [slots] if isinstance(slots, str) else list(slots)
+    return [name for name in names if name not in ("__dict__", "__weakref__") and not name.startswith("__")]
+
+
+def difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
+    """What was written, behind the name of what it was written to."""
+    if "array" in before:
+        old, new = before["array"], now["array"]
+        if not (old == new if isinstance(old, bytes) else numpy.array_equal(old, new, equal_nan=True)):
+            return ""
+    for part in (before.keys() | now.keys()) - {"array"}:
+        old, new = before.get(part, {}), now.get(part, {})
+        if isinstance(old, dict) and isinstance(new, dict):
+            changed = written(old, new)
+            if changed:
+                return f"[{changed[0]!r}]" if part == "items" else f".{changed[0]}"
+            if part == "items" and list(old) != list(new):
+                return ""
+        elif list(map(id, old)) != list(map(id, new)):
+            return ""
+    return None
+
+
+def written(old: Mapping[Any, Any], new: Mapping[Any, Any]) -> list[Any]:
+    """Keys under which something else lies. Modules come into their packages where these are imported, and stay there."""
+    changed = [k for k in {**old, **new} if old.get(k, MISSING) is not new.get(k, MISSING)]
+    return [k for k in changed if k != _WARNED and not _is_imported(old.get(k, MISSING), new.get(k, MISSING))]
+
+
+_WARNED = "__warningregistry__"
+
+
+def _is_imported(old: Any, new: Any) -> bool:
+    return old is MISSING and isinstance(new, types.ModuleType) and sys.modules.get(new.__name__) is new
+
+
+def put(entries: dict[Any, Any], key: Any, old: Any) -> None:
+    if old is MISSING:
+        entries.pop(key, None)
+    else:
+        entries[key] = old
+
+
+def _fill(value: Any, numbers: Any) -> None:
+    if isinstance(value, numpy.ndarray):
+        value[...] = numbers
+    elif isinstance(value, (bytearray, array.array)):
+        del value[:]
+        (value.extend if isinstance(value, bytearray) else value.frombytes)(numbers)
+    else:
+        memoryview(value).cast("B")[:] = numbers
+
+
+def give(value: Any, before: dict[str, Any]) -> None:
+    if "array" in before:
+        _fill(value, before["array"])
+    items = before.get("items")
+    if isinstance(value, types.ModuleType):  # others may be running in it
+        for key in written(before["attributes"], vars(value)):
+            put(vars(value), key, before["attributes"].get(key, MISSING))
+        return
+    if isinstance(value, dict):
+        plain = collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
+        plain.clear(value)
+        for key, item in (items or {}).items():
+            plain.__setitem__(value, key, item)
+    elif isinstance(value, list):
+        value[:] = items or []
+    elif isinstance(value, (set, collections.deque)):
+        value.clear()
+        (value.update if isinstance(value, set) else value.extend)(items or ())
+    attributes = own_attributes(value)
+    if attributes or "attributes" in before:
+        attributes.clear()
+        attributes.update(before.get("attributes", {}))
+    for name, old in before.get("slots", {}).items():
+        if old is MISSING:
+            if hasattr(value, name):
+                object.__delattr__(value, name)
+        else:
+            object.__setattr__(value, name, old)
