@@ -4,6 +4,7 @@ import copy
 import math
 from collections import deque
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import torch
