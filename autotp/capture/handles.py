@@ -22,7 +22,6 @@ from torch.utils import _pytree as pytree
 from ..errors import TraceError
 from .calls import call_opaque, check_opaque, read_differentiable, read_number, read_opaque
 from .opaque import (
-    CONSTANTS,
     Path,
     Widths,
     copy_opaque,
@@ -31,7 +30,7 @@ from .opaque import (
 from .owners import package_of, packages_within
 from .reads import HandleGuard, HandleRead
 from .stand_in import StandIn
-from .state import state_of
+from .state import CONSTANTS, state_of
 from .symbols import Symbols
 
 
@@ -160,7 +159,7 @@ class Handles:
             return  # of a size that a rank's slice does not have
         for dim, size in enumerate(value.shape):
             if value.dim() == 1 or dim != value.dim() - 2:
-                item = (".", "shape"), (".", "__getitem__"), ("()", ((dim,), {}))
+                item: Path = (".", "shape"), (".", "__getitem__"), ("()", ((dim,), {}))
                 self._guard(HandleRead(handle, (*path, *item)), _hint(size))
 
     def _reading(self, target: Any, handle: int, path: Path, value: Any) -> OpaqueCall:

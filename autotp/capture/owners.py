@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from .opaque import CONSTANTS, objects_in
+from .opaque import objects_in
+from .state import CONSTANTS
 
 
 def package_of(function: Any) -> str:

@@ -25,7 +25,8 @@ from .contract.observer import Observer
 from .functions import FunctionRules, opaque_functions
 from .grouped import GroupedProducts
 from .instances import opened
-from .opaque import CONSTANTS, copy_opaque, tensors_of
+from .opaque import copy_opaque, tensors_of
+from .state import CONSTANTS
 from .symbols import Symbols
 from .units import Unit
 

@@ -14,8 +14,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from ..errors import TraceError
-from .opaque import CONSTANTS, Position
+from .opaque import Position
 from .reads import HandleGuard, HandleRead
+from .state import CONSTANTS
 
 _VALUES = (bool, int, float, str, bytes)
 _CONTAINERS = (list, tuple, dict)

@@ -55,7 +55,8 @@ class StandIn:
         return bool(self.__getattr__("__len__")() != 0) if hasattr(kind, "__len__") else True
 
     def __iter__(self) -> Iterator[Any]:
-        if self.__class__ not in (list, tuple):
+        kind: Any = self.__class__
+        if kind not in (list, tuple):
             raise _refused(self, "goes through")
         return (self[i] for i in range(len(self)))
 
