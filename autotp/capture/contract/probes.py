@@ -20,8 +20,11 @@ def array_state(value: Any) -> Any:
 
 
 def variable_state(value: Any) -> Any:
-    """What a context variable is set to."""
-    return value.get(MISSING)
+    """What a context variable is set to, or gives where it is not."""
+    try:
+        return value.get()
+    except LookupError:
+        return MISSING
 
 
 def wanted_gradients(module: Any) -> Any:
