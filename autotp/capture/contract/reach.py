@@ -250,20 +250,15 @@ class Reach(Probed):
     def _reach_container(self, value: Any, source: Source) -> None:
         if len(value) > MOST_ITEMS:
             self.refuse(f"{source} has more than {MOST_ITEMS} items, which are too many to watch")
-        if isinstance(value, (dict, set, frozenset)) and not all(map(_is_key, value)):
+        is_set = isinstance(value, (set, frozenset))
+        if (is_set or isinstance(value, dict)) and not all(map(_is_key, value)):
             self.refuse(f"{source} has objects as keys, or is a set of some, and nothing can look these up again")
         self.note(source, "type")
         self.note(source, "content")
         self.snapshots.take(value, source.__str__)
         if isinstance(value, collections.defaultdict):
             self._reach_slots(value, source, ("default_factory",))
-        items = (
-            dict.items(value)
-            if isinstance(value, dict)
-            else ()
-            if isinstance(value, (set, frozenset))
-            else enumerate(value)
-        )
+        items = dict.items(value) if isinstance(value, dict) else () if is_set else enumerate(value)
         for key, item in list(items):
             if id(item) in self.twins:
                 self.holders.append((value, item))

@@ -171,7 +171,7 @@ class CutResult(torch.Tensor):
                 result = cut.policy.on_part(func, args)
                 if result is not NotImplemented:
                     return result
-            if torch.Tag.inplace_view in func.tags:
+            if torch.Tag.inplace_view in func.tags and isinstance(args[0], CutResult):
                 raise UsageError(MSG_SHAPE.format(what=func._schema.name.rpartition("::")[2]))
             return _on_wholes(func, args, kwargs or {})
 
