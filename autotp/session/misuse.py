@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from ..errors import UsageError
 from ..runtime.cut.given import check_given, given, gradients
+from ..runtime.cut.views import refresh_trained, trained
 from ..runtime.devices.devices import CPU
 from ..runtime.devices.randomness import state_of
 from ..runtime.groups.processes import ProcessRanks
@@ -67,6 +68,8 @@ class _Check:
             raise UsageError(MSG_CAPTURED)
         if given or gradients:
             check_given()
+        if trained:
+            refresh_trained(self.ranks)
         _check_average(self.ranks)
         state = self.draws.begin(model) if self.always else 0
         on_host = self.always and self.ranks.device.type == "cpu"

@@ -69,6 +69,10 @@ def views_in_a_graph(net: Any) -> list[Any]:
         shaped.unsqueeze_(0)
         (shaped**2).sum().backward(inputs=[shaped])
         parameter[0].data.mul_(2)  # of what has a history, without one
+        old = parameter.detach()[0], parameter.detach().view(-1)
+        parameter.data = parameter.data * 2
+        old[0].add_(1)
+        found += [*old, parameter]
         given = parameter.data[1:]
         given.grad = torch.ones_like(given)
         found += [tuple(shaped.shape), shaped.grad, given.grad, (parameter * 2)[0].requires_grad]

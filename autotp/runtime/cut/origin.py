@@ -215,6 +215,11 @@ class IsCut:
         """As `wrap`, of what nobody else has: it need be no second tensor."""
         return self.wrap(made, memory)
 
+    def same_memory(self) -> Any:
+        """A second tensor over the memory: it keeps that when this one is given other data, or is swapped."""
+        with parts_only():
+            return self.wrap(self.detach(), self.autotp_memory)  # type: ignore[attr-defined]
+
     def part_of(self, whole: torch.Tensor) -> torch.Tensor:
         """What this rank holds of another whole value."""
         raise NotImplementedError

@@ -4,6 +4,7 @@ tensor's do: what is written into one is taken over by the part, and after a wri
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from ...errors import UsageError
+from ..groups.ranks import Ranks
 from .differentiate import DIFFERENTIATING
 from .kinds import MEMORY, OF_OBJECT, OF_PART, OF_SIZES, RESHAPING, label, setter, written_by
 from .origin import IsCut, IsView, mapped, parts_only
@@ -29,6 +31,10 @@ MSG_MEMORY = "{what} would give {name}, a cut tensor, or a view of it, another m
 MSG_SHARED = "the memory of {name}, a cut parameter, is a part's; hand on .whole(), a copy, or .local(), this part"
 
 
+# Views that are parameters of a module, by identity: programs take their memory without asking.
+trained: dict[int, weakref.ref[Any]] = {}
+
+
 class WholeView(IsView, torch.Tensor):
     """A view of the gathered whole of a cut tensor."""
 
@@ -43,6 +49,11 @@ class WholeView(IsView, torch.Tensor):
         made: WholeView = view.as_subclass(WholeView)
         made.__dict__.update(autotp_cut=cut, autotp_root=root, autotp_node=root.grad_fn, autotp_version=_version(cut))
         return made
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "_is_param":
+            trained[id(self)] = weakref.ref(self)
+        super().__setattr__(name, value)
 
     @staticmethod
     def shares_memory(value: torch.Tensor, root: torch.Tensor) -> bool:
@@ -113,6 +124,16 @@ class WholeView(IsView, torch.Tensor):
             with torch.no_grad():
                 self.autotp_root.detach().copy_(self.autotp_cut.whole(what))
         self.autotp_version = _version(self.autotp_cut)
+
+
+def refresh_trained(ranks: Ranks) -> None:
+    """Before a call: views that are parameters are of what is there now."""
+    for key, each in list(trained.items()):
+        view = each()
+        if not isinstance(view, WholeView):  # gone, or given other data
+            del trained[key]
+        elif view.autotp_cut.autotp_origin.ranks is ranks:
+            view.refresh("a call")
 
 
 def writes_of(views: list[WholeView]) -> list[int]:

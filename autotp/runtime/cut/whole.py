@@ -96,7 +96,7 @@ def _given_back(leaf: Any, sources: Sequence[tuple[IsCut, torch.Tensor]]) -> Any
         if leaf is whole:
             return cut
         if WholeView.shares_memory(leaf, whole):
-            return WholeView.of(leaf, cut, whole)
+            return WholeView.of(leaf, cut.same_memory(), whole)
     return leaf
 
 

@@ -271,3 +271,25 @@ def average_of_weights_kept_in_buffers():
             for block in net.blocks:
                 block.mask = 0.5 * block.mask + 0.5 * block.up.weight
                 block.other.lerp_(block.down.weight, 0.5)
+
+
+@case()
+def rows_of_a_cut_weight_as_a_parameter():
+    """It shares memory with the weight, and is trained beside it."""
+
+    class Own(Mlp):
+        def after(self, x):
+            return x * (1 + self.rows.sum()) if hasattr(self, "rows") else x
+
+    net = twins(Own)
+    yield net
+    yield
+    block = net.blocks[0]
+    block.rows = nn.Parameter(block.up.weight.data[:3])
+    yield
+    with torch.no_grad():
+        block.rows.mul_(1.5)
+    yield
+    with torch.no_grad():
+        block.up.weight.mul_(0.5)
+    yield
