@@ -204,11 +204,6 @@ def two_that_are_given_and_are_one():
 
 
 @case()
-def keys_that_are_equal():
-    yield from asked(lambda a: sum(type(key) is bool for key in a) + 1.0, *({key: 2.0} for key in (1, True, 1.0, 1)))
-
-
-@case()
 def zeros_of_complex_numbers():
     yield from asked(lambda a: 2.0 + math.copysign(1.0, a.imag), *(complex(0, part) for part in (0.0, -0.0) * 2))
 
