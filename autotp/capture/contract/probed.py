@@ -24,6 +24,7 @@ class Probed(Notes):
 
     def __init__(self, twin: nn.Module, live: nn.Module, varying: frozenset[tuple[str, str]], modes: Modes) -> None:
         super().__init__(twin, live, varying, modes)
+        self.holders: list[tuple[Any, nn.Module]] = []  # what has a module of the unit in it, with that
         self.variables: list[tuple[Any, Any, Source]] = []  # of the context, and what they were set to
         self.keeping: set[types.CodeType] = set()  # of functions whose results are kept
 
@@ -83,3 +84,8 @@ class Probed(Notes):
     def _check_wants_no_gradient(self, state: torch.Tensor | None, source: Source) -> None:
         if state is not None and state.requires_grad:
             self.refuse(f"{source} wants a gradient and is no parameter, and a program sums those of parameters")
+
+    def _reach_method(self, value: Any, source: Source) -> None:
+        if id(value.__self__) in self.twins:
+            self.holders.append((value, value.__self__))
+        self._reach_slots(value, source, ("__func__", "__self__"))

@@ -20,7 +20,7 @@ from .probed import Probed
 from .probes import PROBES, code_of
 from .snapshot import is_module_of_library, is_of_library
 from .source import HOOKS, Source, own_attributes
-from .values import CONTAINERS, MOST_ITEMS, PLAIN, is_value_of_torch, kind_of, memory_of
+from .values import CONTAINERS, MOST_ITEMS, PLAIN, is_key, is_value_of_torch, kind_of, memory_of
 from .watch import Watch
 
 # What torch looks at for hooks, and the hooks that it is about.
@@ -56,7 +56,6 @@ class Reach(Probed):
         self.placed: set[Source] = set()  # where what is told apart by `is`, or by nothing, was found
         self.named: set[str] = set()  # in code that has run
         self.waiting: dict[str, list[tuple[Any, Source]]] = {}  # what classes have under names that no code has named
-        self.holders: list[tuple[Any, nn.Module]] = []  # what has a module of the unit in it, with that
         self.watch = Watch()
 
     def reach(self, value: Any, source: Source) -> None:
@@ -164,11 +163,6 @@ class Reach(Probed):
             if not is_library or name == "__wrapped__":  # what a library's decorator runs unobserved
                 self.reach(item, self.note(source, "attribute", name))
 
-    def _reach_method(self, value: Any, source: Source) -> None:
-        if id(value.__self__) in self.twins:
-            self.holders.append((value, value.__self__))
-        self._reach_slots(value, source, ("__func__", "__self__"))
-
     def _reach_member(self, member: Enum, source: Source) -> None:
         """A member of an enumeration, or a number of a class of its own, is a constant, but may have attributes and methods."""
         if source in self.placed:
@@ -251,7 +245,7 @@ class Reach(Probed):
         if len(value) > MOST_ITEMS:
             self.refuse(f"{source} has more than {MOST_ITEMS} items, which are too many to watch")
         is_set = isinstance(value, (set, frozenset))
-        if (is_set or isinstance(value, dict)) and not all(map(_is_key, value)):
+        if (is_set or isinstance(value, dict)) and not all(map(is_key, value)):
             self.refuse(f"{source} has objects as keys, or is a set of some, and nothing can look these up again")
         self.note(source, "type")
         self.note(source, "content")
@@ -300,10 +294,3 @@ class Reach(Probed):
 def _has_more(value: Any) -> bool:
     """Returns if a number or a word is of a class that a model's code made, and so may have attributes."""
     return isinstance(value, PLAIN) and type(value) not in PLAIN and not is_of_library(type(value))
-
-
-def _is_key(value: Any) -> bool:
-    """Returns if nothing can be read from a key, or an item of a set, but what it is."""
-    if isinstance(value, (tuple, frozenset)):
-        return all(map(_is_key, value))
-    return kind_of(value) in ("constant", "identity")

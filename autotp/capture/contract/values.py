@@ -186,6 +186,13 @@ class Looks:
         return Looks(tuple(tensor.shape), tensor.dtype, wants, nn.Parameter if is_parameter else type(tensor))
 
 
+def is_key(value: Any) -> bool:
+    """Returns if nothing can be read from a key, or an item of a set, but what it is."""
+    if isinstance(value, (tuple, frozenset)):
+        return all(map(is_key, value))
+    return kind_of(value) in ("constant", "identity")
+
+
 def as_expected(value: Any) -> Any:
     """What is kept of a value to compare others with: of a tensor what it looks like now."""
     return Looks.of(value) if isinstance(value, torch.Tensor) else value

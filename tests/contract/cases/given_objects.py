@@ -5,7 +5,6 @@ import enum
 import math
 from collections import deque
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 import torch
