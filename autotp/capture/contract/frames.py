@@ -190,6 +190,8 @@ def _find_actions(code: types.CodeType) -> Iterator[tuple[int, Action]]:
             name = "." * int(instructions[at - 2].argval) + name
             chains = tuple(_imported(instructions, at, name.split(".")[1:] if whole else []))
             yield instruction.offset, Action("IMPORT_NAME", name, chains, stored=frozenset(stored), whole=whole)
+        elif instruction.opname == "MATCH_CLASS":
+            yield instruction.offset, Action("MATCH_CLASS", "match")
         elif instruction.opname in _READS:
             chains = (tuple(_chain(instructions, at)),)
             compared = _is_compared(instructions, at)

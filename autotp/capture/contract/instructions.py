@@ -16,7 +16,7 @@ from .answers import is_outside
 from .frames import IMPORTS, Action, is_observed
 from .modes import Modes
 from .names import Names
-from .numbers import is_instance
+from .numbers import INSTEAD, TYPE
 from .probes import environment_state, wanted_gradients
 from .snapshot import is_module_of_library
 from .source import Source
@@ -153,6 +153,9 @@ class Instructions(Names):
         if action.operation in ("LOAD_GLOBAL", "LOAD_NAME"):
             self._read_global(frame, action)
             return
+        if action.operation == "MATCH_CLASS":
+            self.refuse("it matches something by its class, and what stands for a value in a trace has another")
+            return
         if action.operation.endswith("DEREF") and frame.f_code in self.own_code:
             return  # a variable of a call that is traced
         if action.operation.endswith("GLOBAL"):
@@ -209,14 +212,17 @@ class Instructions(Names):
             return
         namespace, name = frame.f_globals, action.name
         source = self.note(self.fixed(namespace), "global", name)
-        if name not in namespace:
+        if name not in namespace or namespace[name] is TYPE:
             if not is_module_of_library(namespace):
                 self._asked_of_who_it_is(name, frame, action.compared)
             found = vars(builtins).get(name)
             if is_outside(found):
                 self.snapshots.take(namespace, lambda: "globals")
                 self._refuse_outside(found)
-            if found is not _BUILTINS.get(name) and found is not is_instance:
+            if found is type and name not in namespace and not is_module_of_library(namespace):
+                self.snapshots.take_entry(namespace, name)
+                namespace[name] = TYPE
+            if found is not _BUILTINS.get(name) and found is not INSTEAD.get(name):
                 self.reach(found, self.note(self.fixed(vars(builtins)), "item", name))
             return
         self.refuse_named(namespace[name])

@@ -1,10 +1,10 @@
-"""Sizes while a trace observes: to the model's own code the symbol that stands for a number is one."""
+"""What stands for numbers and objects while a trace observes: to the model's own code it is of the class of that."""
 
 from __future__ import annotations
 
 import builtins
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,22 +14,74 @@ from .frames import is_observed
 
 # Classes of what stands for a number while a trace runs, with one that is like it.
 STANDS_FOR: dict[type, Any] = {torch.SymInt: 0, torch.SymFloat: 0.0, torch.SymBool: False}
-_is_instance = builtins.isinstance
+_is_instance, _callable, _round = builtins.isinstance, builtins.callable, builtins.round
+_ABSENT: Any = object()
+
+
+def _class_of(value: Any, frame: Any) -> Any:
+    """The class that the model's code is told of a value that stands for another one; `_ABSENT` for any other value."""
+    kind = type(value)
+    if kind in STANDS_FOR and is_observed(frame):
+        return type(STANDS_FOR[kind])
+    is_ours = kind.__module__.startswith("autotp.") and _is_instance(vars(kind).get("__class__"), property)
+    return value.__class__ if is_ours and is_observed(frame) else _ABSENT
 
 
 def is_instance(value: Any, kinds: Any) -> bool:
-    """`isinstance`, for code of the model's also of symbols."""
-    number = STANDS_FOR.get(type(value))
-    if number is None or not is_observed(sys._getframe(1)):
-        return _is_instance(value, kinds)
-    return _is_instance(number, kinds)
+    """`isinstance`."""
+    kind = _class_of(value, sys._getframe(1))
+    return _is_instance(value, kinds) if kind is _ABSENT else issubclass(kind, kinds)
+
+
+def is_callable(value: Any) -> bool:
+    """`callable`."""
+    kind = _class_of(value, sys._getframe(1))
+    return _callable(value) if kind is _ABSENT else "__call__" in dir(kind)
+
+
+def rounded(value: Any, *digits: Any, **named: Any) -> Any:
+    """`round`: symbols round to whole numbers alone."""
+    known = type(value) in STANDS_FOR and (digits or named) and is_observed(sys._getframe(1))
+    return _round(type(STANDS_FOR[type(value)])(value) if known else value, *digits, **named)
+
+
+class _Type:
+    """`type`, where it is called; in every other use the class itself."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        kind = _ABSENT if kwargs or len(args) != 1 else _class_of(args[0], sys._getframe(1))
+        return type(*args, **kwargs) if kind is _ABSENT else kind
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(type, name)
+
+    def __instancecheck__(self, value: Any) -> bool:
+        return _is_instance(value, type)
+
+    def __subclasscheck__(self, kind: Any) -> bool:
+        return issubclass(kind, type)
+
+    def __mro_entries__(self, bases: Any) -> tuple[type]:
+        return (type,)
+
+    def __eq__(self, other: Any) -> bool:
+        return other is type or other is self
+
+    def __hash__(self) -> int:
+        return hash(type)
+
+
+INSTEAD: dict[str, Callable[..., Any]] = {"isinstance": is_instance, "callable": is_callable, "round": rounded}
+# In the place of `type`, which C and torch compare others with: for the globals of code that names it alone.
+TYPE = _Type()
 
 
 @contextmanager
 def symbols_are_numbers() -> Iterator[None]:
-    """Inside, `isinstance` says of a symbolic size that it is an int, where the model's code asks."""
-    before, builtins.isinstance = builtins.isinstance, is_instance
+    """Inside, Python's own functions say of what stands for a number or an object that it is one, where the model's code asks."""
+    before = {name: getattr(builtins, name) for name in INSTEAD}
+    vars(builtins).update(INSTEAD)
     try:
         yield
     finally:
-        builtins.isinstance = before
+        vars(builtins).update(before)

@@ -229,3 +229,18 @@ def constants_that_have_attributes():
     Unit.SMALL.factor, Unit.LARGE.factor = 5.0, 6.0
     yield call(leaf(2, 5, 32), Unit.SMALL)
     yield call(leaf(2, 5, 32), Unit.LARGE)
+
+
+class Other(Held):
+    pass
+
+
+@case()
+def class_of_what_is_given():
+    yield from asked(
+        lambda held: (2.0 if type(held) is Other else 1.0) + len(type(held).__name__) + 4.0 * callable(held),
+        Held(n=1.5),
+        Other(n=1.5),
+        Held(n=1.5),
+        Other(n=3.0),
+    )

@@ -61,3 +61,40 @@ def part_of_a_length():
     yield net
     for length in (5, 6, 7, 9, 4, 3):
         yield call(leaf(2, length, 32))
+
+
+@case()
+def class_of_a_number():
+    yield from given(
+        lambda n: {int: 2.0, float: 3.0}.get(type(n), 5.0) + issubclass(type(n), int) + len(type(n).__name__),
+        5,
+        6,
+        7,
+        9,
+    )
+
+
+@case()
+def class_of_a_number_asked_twice():
+    def inner(n):
+        return 2.0 if type(n) in (int, bool) else 5.0
+
+    yield from given(lambda n: inner(n) + (3.0 if type(n) is int else 4.0), 5, 6, 7, 9)
+
+
+@case()
+def number_that_is_matched():
+    def read(n):
+        match n:
+            case 1:
+                return 1.5
+            case int():
+                return 3.0
+        return 5.0
+
+    yield from given(read, 5, 6, 7, 1, 9)
+
+
+@case()
+def number_rounded_to_tens():
+    yield from given(lambda n: float(round(n, -1)), 5, 6, 14, 25, 88)
