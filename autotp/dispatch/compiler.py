@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,12 @@ def tensors_in(graph: torch.fx.Graph, site: CallSite) -> Iterator[tuple[torch.fx
         kind, _, number = str(node.target).partition("_")
         if kind == "tensor":
             yield node, places[int(number)]
+
+
+def _unsaved() -> AbstractContextManager[Any]:
+    """Keeps what a trace saves from whoever counts it, as a checkpoint does; hooks may be forbidden, and then there are none."""
+    may_be_set = torch._C._autograd._saved_tensors_hooks_get_disabled_error_message() is None
+    return saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor) if may_be_set else nullcontext()
 
 
 @dataclass
@@ -160,7 +167,7 @@ class Compiler:
     def _trace(self, call: LiveUnit, site: CallSite) -> Traced:
         self.varying.observe(site, call.positions)
         structure, functions = call.current_structure(), function_rules(self.rules)
-        unsaved = saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)  # a checkpoint counts what is saved
+        unsaved = _unsaved()
         with doing(f"tracing {call.unit.path or 'the model'}"), unsaved, unseen(), sending_nothing():
             traced = trace(
                 structure, call.unit, site, self.varying, self.unread, self.widths, functions, live=call.module

@@ -10,6 +10,7 @@ from zlib import crc32
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.autograd import forward_ad
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils import _pytree as pytree
@@ -31,6 +32,7 @@ MSG_CAPTURED = (
     "torch.export and torch.jit.trace would keep the programs of one call, and nothing of what a parallel model checks at every"
     " call; use torch.compile, or capture the dense model"
 )
+MSG_FORWARD = "forward-mode differentiation of a parallel model is not supported; use backward, or the dense model"
 CHECK_INPUTS = "AUTOTP_CHECK_INPUTS"  # a variable of the environment: "0" compares the inputs of the first call only
 _STATES = "random states, from which dropout draws: seed all alike"
 _EVERY = 64  # how many calls there are from one check to the next where it takes a collective of its own
@@ -66,6 +68,8 @@ class _Check:
             return  # what such inputs hold cannot be read
         if torch._C._get_tracing_state() is not None:  # of torch.jit
             raise UsageError(MSG_CAPTURED)
+        if forward_ad._current_level >= 0:
+            raise UsageError(MSG_FORWARD)
         if given or gradients:
             check_given()
         if trained:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from tests.contract.parts import HIDDEN, INNER, Mlp, call, case, linear, twins, values
+from tests.contract.parts import HIDDEN, INNER, Call, Mlp, call, case, leaf, linear, twins, values
 
 
 def script(code):
@@ -415,3 +415,31 @@ def outer_hessian():
         return x * torch.autograd.functional.jvp(lambda w: w.square().sum(), weight, torch.ones_like(weight))[1]
 
     yield from outer(run)
+
+
+@case(refusal=("forward-mode",))
+def forward_mode_derivative():
+    net = twins(lambda index: Mlp())
+
+    def run(x):
+        with torch.autograd.forward_ad.dual_level():
+            dual = torch.autograd.forward_ad.make_dual(x.detach(), torch.ones_like(x))
+            return tuple(torch.autograd.forward_ad.unpack_dual(net(dual)))
+
+    yield net
+    yield
+    for seed in range(3):
+        yield Call((leaf(2, 5, HIDDEN, seed=seed),), run=run, backward=False)
+
+
+@case()
+def hooks_of_saved_tensors_forbidden():
+    net = twins(lambda index: Mlp())
+
+    def run(x):
+        with torch.no_grad(), torch.autograd.graph.disable_saved_tensors_hooks("no"):
+            return net(x)
+
+    yield net
+    for seed in range(4):
+        yield Call((leaf(2, 5, HIDDEN, seed=seed),), run=run, backward=False)
