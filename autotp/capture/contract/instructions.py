@@ -12,8 +12,9 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
+from .actions import Action
 from .answers import is_outside
-from .frames import IMPORTS, Action, is_observed
+from .frames import IMPORTS, is_observed
 from .modes import Modes
 from .names import Names
 from .numbers import INSTEAD, TYPE
@@ -155,6 +156,11 @@ class Instructions(Names):
             return
         if action.operation == "MATCH_CLASS":
             self.refuse("it matches something by its class, and what stands for a value in a trace has another")
+            return
+        if action.operation == "IS_OP":
+            self.refuse(
+                "it asks whether what it is given is something of its own, and a program is not told which it is"
+            )
             return
         if action.operation.endswith("DEREF") and frame.f_code in self.own_code:
             return  # a variable of a call that is traced

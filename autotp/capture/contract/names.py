@@ -9,9 +9,9 @@ import types
 from collections.abc import Set
 from typing import Any
 
+from .actions import Action
 from .answers import PLAIN, attribute
 from .attributes import Attributes
-from .frames import Action
 from .probes import can_be_found
 from .snapshot import untraced
 from .source import MISSING, Source, static_attribute

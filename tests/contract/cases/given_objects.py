@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tests.contract.parts import Mlp, call, case, leaf, twins, values
+from tests.contract.parts import HIDDEN, Mlp, call, case, leaf, twins, values
 
 
 class Held:
@@ -244,3 +244,23 @@ def class_of_what_is_given():
         Held(n=1.5),
         Other(n=3.0),
     )
+
+
+class Remembers(Mlp):
+    """Compares what it is given by what it is."""
+
+    def __init__(self):
+        super().__init__()
+        self.kept = torch.ones(2, 5, HIDDEN, dtype=torch.float64)
+
+    def forward(self, x, other=None):
+        same = other is x or other is self.kept
+        return x + self.down(self.up(self.norm(x)).relu() * (1.0 if same else 3.0))
+
+
+@case()
+def input_that_is_something_of_the_block():
+    net = twins(lambda index: Remembers())
+    yield net, (leaf(2, 5, HIDDEN), leaf(2, 5, HIDDEN))
+    for kept in (False, True, False, True):
+        yield call(leaf(2, 5, HIDDEN), net.blocks[1].kept if kept else leaf(2, 5, HIDDEN))
