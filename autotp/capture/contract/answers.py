@@ -47,7 +47,6 @@ _CLOCKS = (vars(datetime.datetime)["now"], vars(datetime.datetime)["utcnow"], va
 _OF_SYSTEM = (globals, open, print, input, __import__, sys._getframe, sys._current_frames, sys.gettrace, sys.getprofile)
 # What reads attributes, or finds classes, where nothing observes it.
 _READERS = (
-    inspect.signature,
     inspect.getattr_static,
     inspect.getmembers,
     vars(object)["__getattribute__"],

@@ -103,7 +103,8 @@ class Instructions(Names):
         self.own_code.update(constant for constant in code.co_consts if isinstance(constant, types.CodeType))
         named = {*code.co_names, *(constant for constant in code.co_consts if isinstance(constant, str))}
         self.name(named)
-        if not _INSIDE.isdisjoint(named) and code.co_name != "__getattribute__":
+        is_library = is_module_of_library(frame.f_globals)
+        if not (is_library or _INSIDE.isdisjoint(named) or code.co_name == "__getattribute__"):
             self.refuse(
                 f"it asks for {min(_INSIDE & named)} of something, and nothing tells what that gives", moving=True
             )

@@ -147,7 +147,7 @@ class Reach(Probed):
             self.refuse(f"it reads a parameter at {source} rather than as a parameter of its own modules")
         if any(value is buffer for buffer in self.live.buffers()):
             self.refuse(f"it reads a buffer at {source} rather than as a buffer of its own modules")
-        if not is_of_library(type(value)):
+        if not is_of_library(type(value)) and type(value).__module__.partition(".")[0] != "autotp":
             self.refuse(f"{source} is a tensor of the class {type(value).__qualname__}, which computes in its own way")
         self.tensors[id(value)] = value, source
         self.memory |= {memory_of(value)} - {0}

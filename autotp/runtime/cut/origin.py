@@ -253,10 +253,14 @@ class IsCut:
         self.note_written()
 
     def set_(self, *args: Any, **kwargs: Any) -> Any:
-        """Raises UsageError: torch does it without asking, and the part would have sizes of its own."""
-        if torch._C._is_torch_function_enabled():
+        """As `.data =`, for a tensor of the whole's sizes. Raises UsageError for any other memory, since torch gives it without
+        asking, and the part would have sizes of its own."""
+        if not torch._C._is_torch_function_enabled():
+            return super().set_(*args, **kwargs)  # type: ignore[misc]
+        if kwargs or len(args) != 1 or getattr(args[0], "shape", None) != self.autotp_origin.shape:
             raise UsageError(MSG_SET.format(name=self.autotp_origin.name))
-        return super().set_(*args, **kwargs)  # type: ignore[misc]
+        self.data = args[0]
+        return self
 
     def note_written(self) -> None:
         """After a write into the part: its padding is zero again, and views of the whole are out of date."""
