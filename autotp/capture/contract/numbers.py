@@ -16,6 +16,7 @@ from .frames import is_observed
 STANDS_FOR: dict[type, Any] = {torch.SymInt: 0, torch.SymFloat: 0.0, torch.SymBool: False}
 _is_instance, _callable, _round = builtins.isinstance, builtins.callable, builtins.round
 _ABSENT: Any = object()
+_plain: set[type] = set()  # classes of what stands for nothing else
 
 
 def _class_of(value: Any, frame: Any) -> Any:
@@ -24,11 +25,15 @@ def _class_of(value: Any, frame: Any) -> Any:
     if kind in STANDS_FOR and is_observed(frame):
         return type(STANDS_FOR[kind])
     is_ours = kind.__module__.startswith("autotp.") and _is_instance(vars(kind).get("__class__"), property)
+    if not is_ours and kind not in STANDS_FOR:
+        _plain.add(kind)
     return value.__class__ if is_ours and is_observed(frame) else _ABSENT
 
 
 def is_instance(value: Any, kinds: Any) -> bool:
-    """`isinstance`."""
+    """`isinstance`, which is asked very often."""
+    if type(value) in _plain:
+        return _is_instance(value, kinds)
     kind = _class_of(value, sys._getframe(1))
     return _is_instance(value, kinds) if kind is _ABSENT else issubclass(kind, kinds)
 
@@ -85,3 +90,4 @@ def symbols_are_numbers() -> Iterator[None]:
         yield
     finally:
         vars(builtins).update(before)
+        _plain.clear()

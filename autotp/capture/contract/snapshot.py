@@ -87,7 +87,7 @@ class Snapshots:
         return found[0] if found else None
 
     def _restore_values(self) -> Iterator[str]:
-        for value, before, name in self.taken.values():
+        for value, before, name in reversed(self.taken.values()):  # a module and its names may both be there
             found = difference(before, state_of(value))
             if found is not None:
                 yield name() + found
