@@ -76,6 +76,11 @@ _OF_THE_TENSOR = {
 }
 
 
+# What code of libraries asks of its own objects, and code of a model may ask of what is given.
+_OF_THE_MODEL = {
+    "MATCH_CLASS": "it matches something by its class, and what stands for a value in a trace has another",
+    "IS_OP": "it asks whether what it is given is something of its own, and a program is not told which it is",
+}
 _INSIDE = frozenset({"__closure__", "__defaults__", "__kwdefaults__", "__getattribute__", "__subclasses__"})
 _OF_TENSORS = (torch.overrides.__file__, torch._tensor.__file__)
 
@@ -155,13 +160,9 @@ class Instructions(Names):
         if action.operation in ("LOAD_GLOBAL", "LOAD_NAME"):
             self._read_global(frame, action)
             return
-        if action.operation == "MATCH_CLASS":
-            self.refuse("it matches something by its class, and what stands for a value in a trace has another")
-            return
-        if action.operation == "IS_OP":
-            self.refuse(
-                "it asks whether what it is given is something of its own, and a program is not told which it is"
-            )
+        if action.operation in _OF_THE_MODEL:
+            if not is_module_of_library(frame.f_globals):
+                self.refuse(_OF_THE_MODEL[action.operation])
             return
         if action.operation.endswith("DEREF") and frame.f_code in self.own_code:
             return  # a variable of a call that is traced
