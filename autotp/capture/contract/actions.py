@@ -7,6 +7,7 @@ import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+GIVEN = "given"  # what an action is about if it compares two arguments
 _CHAIN = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 _SETS = frozenset({"STORE_ATTR", "DELETE_ATTR"})
@@ -54,13 +55,21 @@ def _find_actions(code: types.CodeType) -> Iterator[tuple[int, Action]]:
         elif instruction.opname == "MATCH_CLASS":
             yield instruction.offset, Action("MATCH_CLASS", "match")
         elif instruction.opname == "IS_OP" and not _is_of_state(code, instructions[:at]):
-            yield instruction.offset, Action("IS_OP", "is")
+            given = _given(code, instructions)
+            is_told = all(i.opname == "LOAD_FAST" and i.argval in given for i in instructions[at - 2 : at])
+            yield instruction.offset, Action("IS_OP", GIVEN if is_told else "is")
         elif instruction.opname in _READS:
             chains = (tuple(_chain(instructions, at)),)
             compared = _is_compared(instructions, at)
             yield instruction.offset, Action(instruction.opname, name, chains, compared, frozenset(stored))
         elif instruction.opname in _WRITES and (instruction.opname.endswith("GLOBAL") or name in code.co_freevars):
             yield instruction.offset, Action(instruction.opname, name)
+
+
+def _given(code: types.CodeType, instructions: list[dis.Instruction]) -> set[str]:
+    """The arguments of a method that stay what they were given as."""
+    arguments = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+    return set(arguments) - {i.argval for i in instructions if i.opname in ("STORE_FAST", "DELETE_FAST")}
 
 
 def _is_of_state(code: types.CodeType, before: list[dis.Instruction]) -> bool:
