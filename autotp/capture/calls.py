@@ -9,7 +9,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..errors import TraceError
-from .opaque import Path, follow, is_same
+from .contract.values import is_same
+from .opaque import Path, follow
 
 # The sizes for which alone a program holds, with None where it holds for any.
 Shapes: TypeAlias = tuple[tuple[int | None, ...], ...]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from enum import Enum
 from typing import Any, TypeAlias
 
 import torch
@@ -70,15 +69,6 @@ def follow(value: Any, path: Path, positions: tuple[int, ...]) -> Any:
             args, kwargs = with_positions(step, positions)
             value = value(*args, **kwargs)
     return value
-
-
-def is_same(found: Any, expected: Any) -> bool:
-    """Returns if a constant is the same to a program: 1, 1.0 and True are three, and so are zeros of both signs."""
-    if found is expected:
-        return True
-    if type(found) is not type(expected) or isinstance(expected, (Enum, type)):
-        return False
-    return repr(found) == repr(expected) if isinstance(expected, float) else bool(found == expected)
 
 
 def with_positions(tree: Any, positions: tuple[int, ...] | None = None) -> Any:

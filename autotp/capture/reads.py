@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .opaque import Path, follow, is_same, path_name
+from .contract.values import is_same
+from .opaque import Path, follow, path_name
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-GIVEN = "given"  # what an action is about if it compares two arguments
 _CHAIN = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 _SETS = frozenset({"STORE_ATTR", "DELETE_ATTR"})
@@ -20,7 +19,7 @@ class Action:
     """What an instruction does to state that outlives its call: `chains` are the attributes that are read one off the other
     from a global, or from a Python module that is imported, which is the outermost one if it is imported as `whole`; `compared`
     if something is compared with the global itself, or looked for among it and others; `stored` are attributes that the code
-    sets, of whatever it may be."""
+    sets, of whatever it may be; `operands` are where two things come from that are compared by what they are."""
 
     operation: str
     name: str
@@ -28,6 +27,7 @@ class Action:
     compared: bool = False
     stored: frozenset[str] = frozenset()
     whole: bool = False
+    operands: tuple[str, ...] = ()
 
 
 _actions: dict[types.CodeType, dict[int, Action]] = {}
@@ -54,10 +54,8 @@ def _find_actions(code: types.CodeType) -> Iterator[tuple[int, Action]]:
             yield instruction.offset, Action("IMPORT_NAME", name, chains, stored=frozenset(stored), whole=whole)
         elif instruction.opname == "MATCH_CLASS":
             yield instruction.offset, Action("MATCH_CLASS", "match")
-        elif instruction.opname == "IS_OP" and not _is_of_state(code, instructions[:at]):
-            given = _given(code, instructions)
-            is_told = all(i.opname == "LOAD_FAST" and i.argval in given for i in instructions[at - 2 : at])
-            yield instruction.offset, Action("IS_OP", GIVEN if is_told else "is")
+        elif instruction.opname == "IS_OP" and "constant" not in (operands := _compared(code, instructions[:at])):
+            yield instruction.offset, Action("IS_OP", "is", operands=operands)
         elif instruction.opname in _READS:
             chains = (tuple(_chain(instructions, at)),)
             compared = _is_compared(instructions, at)
@@ -66,30 +64,36 @@ def _find_actions(code: types.CodeType) -> Iterator[tuple[int, Action]]:
             yield instruction.offset, Action(instruction.opname, name)
 
 
-def _given(code: types.CodeType, instructions: list[dis.Instruction]) -> set[str]:
+def _compared(code: types.CodeType, before: list[dis.Instruction]) -> tuple[str, ...]:
+    """Where two things come from that are compared by what they are: each a `constant`, what is read off a `global`, a variable
+    of a `closure` or the `first` argument, an argument as it was `given`, or `other`."""
+    second, before = _operand(code, before)
+    return _operand(code, before)[0], second
+
+
+def _operand(code: types.CodeType, before: list[dis.Instruction]) -> tuple[str, list[dis.Instruction]]:
+    """Where the last thing that instructions load comes from, and the instructions before that."""
+    at, joined = len(before) - 1, False
+    while at >= 0 and before[at].opname in _CHAIN:
+        joined |= before[at].is_jump_target
+        at -= 1
+    if at < 0 or joined:  # one of several, as a condition says
+        return "other", []
+    base, rest, is_read = before[at], before[:at], at < len(before) - 1
+    if _calls_type(base, rest) or (base.opname == "LOAD_CONST" and not base.is_jump_target):
+        return "constant", rest
+    kind = {"LOAD_GLOBAL": "global", "LOAD_DEREF": "closure", "LOAD_FAST": "local"}.get(base.opname, "other")
+    if kind == "local":
+        is_first = is_read and base.argval in code.co_varnames[:1]
+        kind = "first" if is_first else "given" if base.argval in _given(code) and not is_read else "other"
+    # What is before a target of a jump is one of several, too: the first of two operands may be.
+    return kind, [] if base.is_jump_target else rest
+
+
+def _given(code: types.CodeType) -> set[str]:
     """The arguments of a method that stay what they were given as."""
     arguments = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
-    return set(arguments) - {i.argval for i in instructions if i.opname in ("STORE_FAST", "DELETE_FAST")}
-
-
-def _is_of_state(code: types.CodeType, before: list[dis.Instruction]) -> bool:
-    """Returns if two things that are compared are constants, or read off globals, variables of a closure or the first argument,
-    as a method's own object is: which of these are one is guarded. Of what a call gives nothing says which of the state it is."""
-    own = code.co_varnames[:1]
-    for _ in range(2):
-        names = 0
-        while before and before[-1].opname in _CHAIN:
-            before, names = before[:-1], names + 1
-        if not before:
-            return False
-        before, base = before[:-1], before[-1]
-        if base.opname == "LOAD_CONST" or _calls_type(base, before):
-            return True
-        if base.opname not in ("LOAD_GLOBAL", "LOAD_DEREF") and not (
-            base.opname == "LOAD_FAST" and names and base.argval in own
-        ):
-            return False
-    return True
+    return set(arguments) - {i.argval for i in dis.get_instructions(code) if i.opname in ("STORE_FAST", "DELETE_FAST")}
 
 
 def _calls_type(last: dis.Instruction, before: list[dis.Instruction]) -> bool:

@@ -105,9 +105,8 @@ def _attribute(text: _Text, holder: Any, key: str, value: Any) -> None:
     attributes = own_attributes(holder)
     _entry(text, attributes, key, value)
     if attributes and not isinstance(holder, (nn.Module, torch.Tensor, types.FunctionType, types.ModuleType)):
-        text.add(
-            f"{text.name(own_attributes)}({text.name(holder)}) is {text.name(attributes)}"
-        )  # another one may be given
+        # An object may be given another dict of attributes.
+        text.add(f"{text.name(own_attributes)}({text.name(holder)}) is {text.name(attributes)}")
     if isinstance(value, torch.Tensor):
         text.add(f"{text.name(value)}.requires_grad is {value.requires_grad}")
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
-from .actions import GIVEN, Action
+from .actions import Action
 from .answers import is_outside
 from .frames import IMPORTS, is_observed
 from .modes import Modes
@@ -161,9 +161,9 @@ class Instructions(Names):
             self._read_global(frame, action)
             return
         if action.operation in _OF_THE_MODEL:
-            own = getattr(getattr(type(self.live), "forward", None), "__code__", None)
-            is_told = action.name == GIVEN and frame.f_code is own  # a call's key says which arguments are one
-            if not (is_told or is_module_of_library(frame.f_globals)):
+            if not (
+                is_module_of_library(frame.f_globals) or (action.operands and self._are_told(frame, action.operands))
+            ):
                 self.refuse(_OF_THE_MODEL[action.operation])
             return
         if action.operation.endswith("DEREF") and frame.f_code in self.own_code:
@@ -174,6 +174,14 @@ class Instructions(Names):
             if action.name in function.__code__.co_freevars:
                 self.snapshots.take_cell(function.__closure__[function.__code__.co_freevars.index(action.name)])
         self.refuse(f"it sets {action.name}, which outlives the call")
+
+    def _are_told(self, frame: types.FrameType, operands: tuple[str, ...]) -> bool:
+        """Returns if guards, or a call's key, say whether two things are one: two of the state, or two arguments."""
+        if set(operands) == {"given"}:
+            return frame.f_code is getattr(getattr(type(self.live), "forward", None), "__code__", None)
+        first = frame.f_locals.get(next(iter(frame.f_code.co_varnames), ""))
+        told = {"global": True, "closure": frame.f_code not in self.own_code, "first": id(first) in self.known}
+        return all(told.get(operand, False) for operand in operands)
 
     def call(self, function: Any, args: Any, kwargs: Any) -> None:
         """A function of torch runs; some leave in a tensor what a graph does not have, some read what is in one."""

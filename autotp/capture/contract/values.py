@@ -143,12 +143,12 @@ _REPORTED = frozenset({"autotp", "torch", "sympy", "typing", "logging", "_thread
 
 
 _OPEN = (object, dict, list, tuple, set, frozenset, collections.OrderedDict, collections.defaultdict, collections.deque)
-_OPENNAMES = frozenset({"types.SimpleNamespace", "builtins.BaseException", "builtins.Exception"})
+_OPEN_NAMES = frozenset({"types.SimpleNamespace", "builtins.BaseException", "builtins.Exception"})
 
 
 def _has_plain_state(kind: type) -> bool:
     """Returns if all that objects of a class hold lies in attributes and items: no code but Python's has written it."""
-    return all(c in _OPEN or f"{c.__module__}.{c.__qualname__}" in _OPENNAMES or _is_python(c) for c in kind.__mro__)
+    return all(c in _OPEN or f"{c.__module__}.{c.__qualname__}" in _OPEN_NAMES or _is_python(c) for c in kind.__mro__)
 
 
 def _is_python(kind: type) -> bool:
@@ -209,7 +209,7 @@ def agree(expected: Any, now: Any) -> bool:
         return True
     kind = kind_of(expected)
     if kind == "constant":
-        return _equal(expected, now)
+        return is_same(expected, now)
     if kind == "function":
         if type(now) is not type(expected) or now.__code__ is not expected.__code__:
             return False
@@ -224,10 +224,11 @@ NAMES = ("__name__", "__qualname__", "__module__", "__doc__")
 _EXACT = (type(None), bool, int, str, bytes)  # classes whose equal objects are the same to everybody
 
 
-def _equal(one: Any, other: Any) -> bool:
-    """Equality of constants: 1, 1.0 and True are three, and what is not a number equals itself."""
-    if type(one) is not type(other):
-        return False
+def is_same(one: Any, other: Any) -> bool:
+    """Returns if a constant is the same to a program: 1, 1.0 and True are three, so are zeros of both signs, and what is not a
+    number is the same as itself."""
+    if one is other or type(one) is not type(other):
+        return one is other
     if isinstance(one, (float, numpy.floating)):
         return repr(one) == repr(other)  # tells zeros of both signs apart
     is_exact = isinstance(one, Enum) or type(one) in _EXACT

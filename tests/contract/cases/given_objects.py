@@ -258,9 +258,51 @@ class Remembers(Mlp):
         return x + self.down(self.up(self.norm(x)).relu() * (1.0 if same else 3.0))
 
 
-@case()
-def input_that_is_something_of_the_block():
-    net = twins(lambda index: Remembers())
+class RemembersAtTimes(Remembers):
+    """The same, where a condition says which is compared."""
+
+    def forward(self, x, other=None):
+        same = (other if self.training else self.norm) is self.kept
+        return x + self.down(self.up(self.norm(x)).relu() * (1.0 if same else 3.0))
+
+
+class RemembersInside(Remembers):
+    """The same, in a function of its own."""
+
+    def forward(self, x, other=None):
+        def is_kept(own):
+            return other is own.kept
+
+        return x + self.down(self.up(self.norm(x)).relu() * (1.0 if is_kept(self) else 3.0))
+
+
+def given_what_is_kept(kind):
+    net = twins(lambda index: kind())
     yield net, (leaf(2, 5, HIDDEN), leaf(2, 5, HIDDEN))
     for kept in (False, True, False, True):
         yield call(leaf(2, 5, HIDDEN), net.blocks[1].kept if kept else leaf(2, 5, HIDDEN))
+
+
+@case()
+def input_that_is_something_of_the_block():
+    yield from given_what_is_kept(Remembers)
+
+
+@case()
+def input_that_is_at_times_something_of_the_block():
+    yield from given_what_is_kept(RemembersAtTimes)
+
+
+@case()
+def input_that_a_function_compares():
+    yield from given_what_is_kept(RemembersInside)
+
+
+@case()
+def parts_of_what_is_given_that_are_one():
+    def are_one(held):
+        return held.a is held.b
+
+    one, other = values(3), values(3, seed=4)
+    pairs = [(one, one), (one, other), (other, other), (other, one)]
+    yield from asked(lambda held: 2.0 if are_one(held) else 1.0, *(Held(a=a, b=b) for a, b in pairs))
