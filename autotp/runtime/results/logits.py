@@ -180,9 +180,8 @@ def pointwise_of_slices(
     others = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     fit = all(leaf.dim() <= logits.dim() and (not leaf.dim() or leaf.shape[-1] in (1, layout.size)) for leaf in others)
     divides = func in _QUOTIENTS and not (args and args[0] is logits)
-    fit &= all(
-        isinstance(x, torch.Tensor) or not hasattr(x, "__torch_function__") for x in leaves
-    )  # which answers in torch's place
+    # What is no tensor and has such a function answers in torch's place.
+    fit &= all(isinstance(x, torch.Tensor) or not hasattr(x, "__torch_function__") for x in leaves)
     if not fit or divides or "out" in kwargs or any(leaf is True for leaf in leaves):  # an activation in place
         return None
 

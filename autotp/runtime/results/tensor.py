@@ -148,9 +148,7 @@ class CutResult(torch.Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if any(issubclass(kind, (IsCut, WholeView)) or computes_itself(kind) for kind in types):
-            return (
-                NotImplemented  # a cut parameter's own function makes it whole first; somebody's class computes itself
-            )
+            return NotImplemented  # a cut parameter makes it whole first, and somebody's class computes itself
         cut = _cut_among((*args, *kwargs.values()))
         with torch._C.DisableTorchFunctionSubclass():
             if func in _OF_MEMORY:
