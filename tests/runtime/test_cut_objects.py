@@ -96,6 +96,34 @@ def of_two_cuts(net: Any) -> list[Any]:
     return [upper.grad, lower.grad]
 
 
+def recorded_writes(net: Any) -> list[Any]:
+    """What has a history and the sizes of the whole, written into data and into what was made of a parameter."""
+    found: list[Any] = []
+    for parameter in net.parts():
+        first, second = (
+            torch.ones(shape, dtype=F64, requires_grad=True) for shape in ((len(parameter), 2), (2, HIDDEN))
+        )
+        data, made = parameter.data, parameter * 3
+        data += first @ second
+        made.mul_(data).copy_(made * 2)
+        made.sub_((first @ second)[:, :1].expand(parameter.shape) + parameter.detach().flip(0))
+        found += [data.requires_grad, data.grad_fn is not None]
+        found += torch.autograd.grad(made.square().sum() + data[0].sum(), [first, second, parameter], create_graph=True)
+        found += torch.autograd.grad(found[-3].norm() + found[-1].norm(), [first, second, parameter])
+        parameter.data = data
+        found += [parameter, parameter.is_leaf]
+    return [*found, net.loss()]
+
+
+def shapes_that_stay(net: Any) -> list[Any]:
+    """Functions that change a shape in place, where there is nothing to change."""
+    net.loss().backward()
+    for parameter in net.parts():
+        parameter.grad.transpose_(0, 0).squeeze_().swapaxes_(1, -1).mul_(2)
+        parameter.data.as_strided_(parameter.shape, parameter.stride()).resize_(parameter.shape).resize_as_(parameter)
+    return [value for parameter in net.parts() for value in (parameter.grad, parameter)]
+
+
 def detached_in_place(net: Any) -> list[Any]:
     """Gradients that have a history, which ends in place, and which looking at them under no_grad does not end."""
     found: list[Any] = []
@@ -197,6 +225,7 @@ WAYS: dict[str, Callable[[Any], list[Any]]] = {
     way.__name__: way
     for way in (
         *(deleted, rows_of_their_own, views_in_a_graph, of_sizes, of_two_cuts, detached_in_place, with_attributes),
+        *(recorded_writes, shapes_that_stay),
         *(checkpointed, beside_torch, transformed, swapped, saved, halves_and_copies),
     )
 }
@@ -236,6 +265,7 @@ def lost(net: Any) -> dict[str, Callable[[], Any]]:
     result = net.head.weight * 2
     return {
         "would write what wants a gradient into head.weight": lambda: q.mul_(a),
+        "addmm_ would write what wants a gradient": lambda: q.addmm_(q @ q.T, a * torch.ones_like(q.T).T),
         "fill_ would write": lambda: q.fill_(a),
         "_foreach_mul_ would write": lambda: torch._foreach_mul_([q], [a]),
         "__setitem__ would write": lambda: q.__setitem__(0, a),

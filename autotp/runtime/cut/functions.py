@@ -31,7 +31,7 @@ from .kinds import (
     setter,
     written_by,
 )
-from .operands import computes_itself, held_for, result_of
+from .operands import computes_itself, fits, held_for, result_of
 from .origin import IsCut, mapped, parts_only
 from .reductions import REDUCTIONS
 from .sent import COLLECTIVES, exchange
@@ -109,8 +109,8 @@ def _note_written(value: Any) -> None:
 def _leader(leaves: Sequence[Any], written: Sequence[Any]) -> Any:
     """The operand that the result is cut like; None where a function is one of whole ones.
 
-    All others have its sizes or are broadcast to them, and none that is not cut alike wants a gradient: each rank would have a
-    part, of which the others never hear.
+    All others have its sizes or are broadcast to them. None that is broadcast wants a gradient: each rank would have a part, of
+    which the others never hear.
     """
     leader = next((value for value in (written or leaves) if isinstance(value, IsCut)), None)
     if leader is None or not all(isinstance(value, IsCut) for value in written):
@@ -132,11 +132,9 @@ def _joins(leader: Any, value: Any) -> bool:
         return False
     own, shape = value.shape, leader.autotp_origin.shape
     alike = len(own) <= len(shape) and all(a in (1, b) for a, b in zip(reversed(own), reversed(shape), strict=False))
-    return alike and (_fits(leader, value) or not (torch.is_grad_enabled() and value.requires_grad))
-
-
-def _fits(leader: Any, value: Any) -> bool:
-    return type(value) is type(leader) and leader.autotp_origin.fits(value.autotp_origin)
+    if not alike or not (torch.is_grad_enabled() and value.requires_grad):
+        return alike
+    return fits(leader, value) or (own == shape and not hasattr(leader, "_spec"))
 
 
 def _cast(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -216,9 +214,15 @@ def _of_itself(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any
     return on_whole(func, args, kwargs)
 
 
-def _refuse_reshaping(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _reshape_in_place(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What leaves a cut tensor as it is may be done to it: an optimizer swaps each dim of a gradient with the first one."""
     if not isinstance(args[0], IsCut):
         return on_whole(func, args, kwargs)
+    like = torch.empty(args[0].autotp_origin.shape, device="meta")
+    before = like.size(), like.stride(), 0
+    func(like, *args[1:], **kwargs)
+    if (like.size(), like.stride(), like.storage_offset()) == before:
+        return args[0]
     raise UsageError(MSG_RESHAPED.format(what=label(func), name=args[0].autotp_origin.name))
 
 
@@ -245,7 +249,7 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     T.register_hook: attributes.register_hook,
     T.register_post_accumulate_grad_hook: attributes.register_after,
     T.__dlpack__: _refuse_sharing,
-    **dict.fromkeys(RESHAPING | MEMORY, _refuse_reshaping),
+    **dict.fromkeys(RESHAPING | MEMORY, _reshape_in_place),
     T.view_as: _of_itself,
     T.expand_as: _of_itself,
     T.where: _where,

@@ -21,10 +21,15 @@ def computes_itself(kind: type) -> bool:
     return root not in ("torch", "autotp") and kind.__torch_function__ is not torch._C._disabled_torch_function_impl  # type: ignore[attr-defined]
 
 
+def fits(leader: Any, value: T) -> bool:
+    """Returns if a tensor is cut as another is."""
+    return type(value) is type(leader) and leader.autotp_origin.fits(value.autotp_origin)  # type: ignore[attr-defined]
+
+
 def held_for(leader: Any, value: T) -> T:
-    """An operand as it meets what a rank holds of another: the elements that are there."""
+    """An operand as it meets what a rank holds of another: the elements that are there, with their history."""
     if isinstance(value, IsCut):
-        if type(value) is type(leader) and leader.autotp_origin.fits(value.autotp_origin):
+        if fits(leader, value):
             return value
         value = value.whole("an operation with a tensor that is cut otherwise")
     if isinstance(value, WholeView):

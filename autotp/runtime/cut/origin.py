@@ -109,6 +109,10 @@ class Origin:
         with self._named(what):
             return _Whole.apply(part, self)
 
+    def part_of(self, whole: torch.Tensor) -> torch.Tensor:
+        """This rank's part of a whole value of these sizes, with its history: the gradient of the whole is every rank's."""
+        return _Part.apply(whole, self)
+
     @contextmanager
     def _named(self, what: str) -> Iterator[None]:
         if not torch.compiler.is_compiling() and getattr(_tracing, "on", False):

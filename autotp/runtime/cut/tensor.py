@@ -82,7 +82,9 @@ class CutTensor(IsCut, torch.Tensor):  # type: ignore[misc]
         )
 
     def part_of(self, whole: torch.Tensor) -> torch.Tensor:
-        return self.autotp_origin.take(whole)
+        origin = self.autotp_origin
+        recorded = torch.is_grad_enabled() and whole.requires_grad and whole.shape == origin.shape
+        return origin.part_of(whole) if recorded else origin.take(whole)
 
     def local(self) -> torch.Tensor:
         with parts_only():
