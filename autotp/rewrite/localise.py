@@ -5,8 +5,10 @@ Legal because a view, split or slice of a local value along the same term select
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -156,24 +158,19 @@ class _Localiser:
         return layout_of(self.typed.facts[part].dims[dim], cuts)
 
     def mean(self, node: torch.fx.Node) -> None:
-        """A mean over a slice: its sum divided by the whole count, padding not counted."""
+        """A mean over a slice, padding not counted: of how many numbers a rank has its part is known where how many there are
+        in all (rows of a batch) is not."""
         fact = self.typed.facts[node]
         source = fact.operands[0]
         held = self.flow.held[source]
         layouts = [layout_of(term, {axis: self.flow.cuts[axis] for axis in held}) for term in fact.contracts]
-        if all(layout.local_size == layout.size for layout in layouts):
+        part = math.prod(Fraction(layout.local_size, layout.size) for layout in layouts)
+        if part == 1:
             return
-        count = 1
-        for layout in layouts:
-            count *= layout.size
-        named = named_arguments(node)
-        node.target = aten.sum.dim_IntList
-        node.args = (named["self"], named.get("dim"), named.get("keepdim", False))
-        node.kwargs = {"dtype": named["dtype"]} if named.get("dtype") is not None else {}
         users = list(node.users)
         with self.graph.inserting_after(node):
-            scaled = self.graph.call_function(aten.div.Tensor, (node, count))
-        why = "a mean over a slice is its sum, divided by the whole count"
+            scaled = self.graph.call_function(aten.mul.Tensor, (node, float(part)))
+        why = "a mean over a slice counts as much as the slice does in the whole"
         scaled.meta = dict(node.meta)
         say(scaled, fact=None, made=why)
         for user in users:
