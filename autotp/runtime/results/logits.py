@@ -7,6 +7,7 @@ a write into one of them is a write into.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ from torch.nn import functional
 from torch.utils import _pytree as pytree
 
 from ...axes.layout import Leaf, factors_of, ordered
-from ..collectives.single import enter, gather, keep_cut, slice_to_rank
+from ..collectives.single import enter, gather, is_recorded, keep_cut, slice_to_rank
 from ..groups.ranks import Ranks
 from .loss import cut_cross_entropy
 from .tensor import CutResult, Policy, closed, part_of, stand_for
@@ -173,12 +174,17 @@ def _on_slices(logits: CutResult, func: Any, args: Any, kwargs: Mapping[str, Any
 def pointwise_of_slices(
     func: Callable[..., Any], logits: Any, part: torch.Tensor, head: Head, args: Any, kwargs: Mapping[str, Any]
 ) -> torch.Tensor | None:
-    """A pointwise function on slices: another operand is sliced too, and its gradient is the sum of the ranks'."""
+    """A pointwise function on slices: another operand is sliced too, and its gradient is the sum of the ranks'.
+
+    None where it is done on the whole; so is one with an operand as large, whose gradient's sum would be sent in place of that.
+    """
     ranks, layout = head.ranks, head.layout
     over = ordered(factors_of(layout))
     leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if leaf is not logits]
     others = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     fit = all(leaf.dim() <= logits.dim() and (not leaf.dim() or leaf.shape[-1] in (1, layout.size)) for leaf in others)
+    everything = math.prod(part.shape[:-1]) * layout.size
+    fit &= not any(is_recorded(leaf) and leaf.numel() >= everything for leaf in others)
     divides = func in _QUOTIENTS and not (args and args[0] is logits)
     # What is no tensor and has such a function answers in torch's place.
     fit &= all(isinstance(x, torch.Tensor) or not hasattr(x, "__torch_function__") for x in leaves)
