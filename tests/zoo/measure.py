@@ -28,6 +28,7 @@ from autotp.verify.copies import OnlyCopies
 from autotp.verify.runs import called
 
 from .kinds import Kind
+from .moved import moved
 from .prepare import prepared
 from .unchanged import unchanged
 
@@ -142,7 +143,9 @@ def _record(kind: Kind, verifier: Verifier, written: torch.Tensor | str, tp: int
         record.counts_agree = report.counts_agree
         record.tokens = _compare_tokens(verifier, plan, written)
         record.whole = whole_calls(verifier, plan, generation=not isinstance(written, str))
-        wrong = [d.name for d in (*report.outputs, *report.gradients) if not d.error <= report.tolerance]
+        found = (*report.outputs, *report.gradients)
+        apart = moved(verifier) if any(not d.error <= report.tolerance for d in found) else {}
+        wrong = [d.name for d in found if not d.error <= max(report.tolerance, apart.get(d.name, 0.0))]
         record.status = WRONG if wrong or record.tokens == "different" else RIGHT
         record.reason = ", ".join(wrong[:4])
     except Exception as error:

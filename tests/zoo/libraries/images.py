@@ -122,8 +122,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "repvit_m0_9": {"embed_dim": (16, 32, 32, 64), "depth": (1, 1, 2, 1)},
     "iformer_t": {},
     "efficientvim_m1": {},
-    "levit_128s": {"img_size": 64, "depth": (1, 1, 1)},
-    "efficientvit_m0": {"img_size": 64},
+    "levit_128s": {"img_size": 128, "embed_dim": (32, 48, 64), "depth": (1, 1, 1)},
+    "efficientvit_m0": {"img_size": 128},
     "efficientvit_b0": {},
     "tiny_vit_5m_224": {
         "embed_dims": (16, 32, 32, 64),
