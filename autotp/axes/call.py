@@ -55,6 +55,12 @@ def may_be_view(node: torch.fx.Node) -> bool:
     return bool(schema and schema.returns and schema.returns[0].alias_info and not schema.is_mutable)
 
 
+def writes_aside(node: torch.fx.Node) -> bool:
+    """Returns if what an operator gives is not in the memory that it writes into: a norm that writes its running statistics."""
+    schema = getattr(node.target, "_schema", None)
+    return bool(annotation(node).writes) and schema is not None and not schema.is_mutable
+
+
 class Call:
     """A node under inference. Rules read it, state equations and pins on it, and return a Fact made by `fact`."""
 

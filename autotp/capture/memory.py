@@ -9,7 +9,39 @@ from __future__ import annotations
 import torch
 
 from ..axes.annotation import annotate, annotation
+from ..axes.call import is_tensor, named_arguments
 from ..axes.operators.collect import collect
+from .normalise import sharing_memory
+
+aten = torch.ops.aten
+# Operators that write running statistics though their schemas do not say so, and the argument that says whether they do.
+_STATISTICS = {
+    aten.batch_norm.default: "training",
+    aten.instance_norm.default: "use_input_stats",
+    aten.native_batch_norm.default: "training",
+}
+
+
+def settle_writes(graph: torch.fx.Graph) -> None:
+    """All that follows from what a traced unit writes in place."""
+    note_running_statistics(graph)
+    read_before_writes(graph)
+    part_from_inputs(graph)
+
+
+def note_running_statistics(graph: torch.fx.Graph) -> None:
+    """Say of a norm that it writes its running statistics, where anybody else reads or writes them in the unit, or they are
+    given to it. Where nobody does, it may write them when and how it likes."""
+    for node in graph.nodes:
+        if node.target not in _STATISTICS:
+            continue
+        named = named_arguments(node)
+        running = [named[name] for name in ("running_mean", "running_var") if is_tensor(named[name])]
+        shared = [each for state in running for each in sharing_memory(graph, state)]
+        readers = {user for each in shared for user in each.users} - {node, *shared}
+        is_given = any(each.op == "placeholder" for each in shared)
+        if named[_STATISTICS[node.target]] and shared and (readers or is_given or len(shared) > len(running)):
+            annotate(node, writes=tuple(shared))
 
 
 def read_before_writes(graph: torch.fx.Graph) -> None:

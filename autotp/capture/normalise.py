@@ -36,7 +36,7 @@ def normalise(graph: torch.fx.Graph, constants: Mapping[str, torch.Tensor]) -> N
         elif node.target is torch.ops.aten.matmul.default:
             _matmul_to_linear(node)
         elif node in unseen:
-            annotate(node, writes=tuple(_sharing_memory(graph, node.args[0])))
+            annotate(node, writes=tuple(sharing_memory(graph, node.args[0])))
         elif _writes(node):
             _functionalise(graph, node)
     graph.eliminate_dead_code()
@@ -78,7 +78,7 @@ def _unseen_writes(graph: torch.fx.Graph) -> set[torch.fx.Node]:
         elif annotation(node).gradient:
             wanting.add(node)
         elif _writes(node):
-            sharing = _sharing_memory(graph, node.args[0])
+            sharing = sharing_memory(graph, node.args[0])
             if enabled and not wanting.isdisjoint(node.all_input_nodes):
                 wanting.update(sharing)
             elif not enabled and not wanting.isdisjoint(sharing):
@@ -169,7 +169,7 @@ def _functionalise(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
         written = _write_to_scatter(graph, node, order)
         if written is None:
             return
-    sharing = _sharing_memory(graph, written)
+    sharing = sharing_memory(graph, written)
     later = _read_later(sharing, (written,), node, order)
     name = target._schema.name.split("::")[1]
     plain = getattr(getattr(torch.ops.aten, name.removesuffix("_"), None), target._overloadname, None)
@@ -215,7 +215,7 @@ def _write_to_scatter(
     assert isinstance(view, torch.fx.Node) and isinstance(source, torch.fx.Node)
     base = view.args[0]
     assert isinstance(base, torch.fx.Node)
-    sharing = _sharing_memory(graph, base)
+    sharing = sharing_memory(graph, base)
     seen = _read_later(sharing, (base, view), node, order)
     whole = tuple(source.meta["val"].shape) == tuple(view.meta["val"].shape)
     if seen or node.users or not whole or not all(map(_is_made_here, sharing)):
@@ -245,7 +245,7 @@ def _read_later(
     return [n for n in others if any(order[user] > order[write] for user in n.users)]
 
 
-def _sharing_memory(graph: torch.fx.Graph, node: torch.fx.Node) -> list[torch.fx.Node]:
+def sharing_memory(graph: torch.fx.Graph, node: torch.fx.Node) -> list[torch.fx.Node]:
     """All nodes that may be views of the memory a node is in, itself included."""
     base = {n: _viewed(n) for n in graph.nodes}
 

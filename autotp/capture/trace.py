@@ -36,7 +36,7 @@ from .handles import (
     release,
 )
 from .instances import opened
-from .memory import part_from_inputs, read_before_writes
+from .memory import settle_writes
 from .normalise import normalise
 from .opaque import Position, Widths, operator_value
 from .reads import HandleRead
@@ -195,8 +195,7 @@ class _Tracer:
         guards = self.symbols.guards(in_order)
         graph, constants = self._graph(traced, names)
         normalise(graph, constants)
-        read_before_writes(graph)
-        part_from_inputs(graph)
+        settle_writes(graph)
         return Traced(
             graph=graph,
             site=self.site,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ..axes.annotation import annotation
 from ..axes.layout import Factor, Leaf, layout_of, ordered
 from ..axes.operators.collect import collect
 from ..axes.term import Axis, axes_of_dims
@@ -134,7 +135,8 @@ class _Builder:
         (operand,), summed = self.typed.facts[marker].operands, self.summed.get(marker, frozenset())
         value: Value = reads.get((marker, operand), operand)
         for dim in self._cut_dims(operand, self.flow.held[operand]):
-            record = Transition("gather", dim[2], dims=(dim,), summed=ordered(summed & frozenset(dim[2])))
+            of = "buffer" if _is_written(marker) else "activation"
+            record = Transition("gather", dim[2], of, (dim,), summed=ordered(summed & frozenset(dim[2])))
             value = Step(record, value, about=marker)
         return value
 
@@ -155,3 +157,8 @@ class _Builder:
             if operand in cut.sums:
                 value = self._entered(value, operand, frozenset(cut.over), cut.sums[operand])
         return self.positions.shut(operand, value) if consumer.op == "output" else value
+
+
+def _is_written(node: torch.fx.Node) -> bool:
+    """Returns if a value is only made for what is written into memory."""
+    return bool(node.users) and all(annotation(user).writes is not None or _is_written(user) for user in node.users)

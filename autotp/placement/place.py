@@ -16,7 +16,7 @@ from .calls import Together, calls, seconds_of
 from .certificate.values import Contract, Mesh
 from .conjugate import place_backward
 from .flow import flow
-from .norms import write_out_norms
+from .norms import write_out_norms, write_out_running_statistics
 from .prepare import regroup_sums, split_biases, taken_apart
 from .sequence import SequenceCut, place_sequence
 from .state import Flow
@@ -71,6 +71,7 @@ def place(
         _check_pins(cuts)
         split_biases(typed, cuts)
         write_out_norms(typed, cuts)
+        write_out_running_statistics(typed, cuts)
         first = flow(typed, cuts, unread, keep=keep, delayed=delayed)
         if regroup_sums(typed, frozenset(node for node, over in first.partial.items() if over)):
             first = flow(typed, cuts, unread, keep=keep, delayed=delayed)

@@ -65,7 +65,7 @@ class Transition:
     """What one node does.
 
     Attributes:
-        does: a key of `DOES`. over: the mesh factors. of: what is sent, an activation or a parameter.
+        does: a key of `DOES`. over: the mesh factors. of: what is sent: an activation, a parameter, or what a buffer is given.
         dims: of the dims that are cut or gathered, which they are and how. For a `slice` all dims, with the layouts that the
             part taken has in what is there.
         summed: over which of its ranks' gradients a gather sums. again: whether a gather's backward may gather anew.

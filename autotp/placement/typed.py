@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from ..axes.annotation import annotate, annotation, copied
+from ..axes.call import writes_aside
 from ..axes.facts import Fact, Typing
 from ..axes.layout import Cuts, Factor
 from ..axes.term import Axis, axes_of, axes_of_dims
@@ -112,7 +113,8 @@ def needs_gradient(typed: TypedGraph) -> frozenset[torch.fx.Node]:
         if note.gradient or (
             enabled and gives_gradient(node, fact) and any(operand in reached for operand in fact.operands)
         ):  # an input, a parameter, or a value read from an object
-            reached.update((node, *(shared for shared in (note.writes or ()) if shared in typed.facts)))
+            shared = () if writes_aside(node) else (note.writes or ())
+            reached.update((node, *(each for each in shared if each in typed.facts)))
     return frozenset(reached)
 
 

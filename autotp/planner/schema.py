@@ -13,7 +13,7 @@ _WORDS: dict[tuple[str, str], tuple[str, ...]] = {
     ("ParameterPlan", "placement"): ("column", "row", "vocabulary", "expert", "replicated"),
     ("CollectivePlan", "kind"): ("all_reduce", "all_gather", "reduce_scatter"),
     ("CollectivePlan", "phase"): ("forward", "backward"),
-    ("CollectivePlan", "of"): ("activation", "parameter"),
+    ("CollectivePlan", "of"): ("activation", "parameter", "buffer"),
 }
 
 

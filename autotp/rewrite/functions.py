@@ -98,10 +98,10 @@ def _own(record: Transition) -> Function:
 
 
 def _gather(record: Transition) -> Function:
-    ((dim, layout, over),), summed = record.dims, record.summed
+    ((dim, layout, over),), summed, of = record.dims, record.summed, record.of
 
     def gather(value: torch.Tensor, ranks: Any) -> torch.Tensor:
-        return single.gather(value, ranks, over, dim, layout, summed)
+        return single.gather(value, ranks, over, dim, layout, summed, of)
 
     return gather
 
@@ -232,11 +232,11 @@ def _enter_together(record: Joined) -> Function:
 
 
 def _gather_together(record: Joined) -> Function:
-    over, summed = record.over, bool(record.parts[0].summed)
+    over, summed, of = record.over, bool(record.parts[0].summed), record.of
     places = [(dim, layout) for ((dim, layout, _),) in (part.dims for part in record.parts)]
 
     def gather_together(values: Any, ranks: Any) -> Any:
-        return together.gather_together(values, ranks, over, places, summed)
+        return together.gather_together(values, ranks, over, places, summed, of)
 
     return gather_together
 

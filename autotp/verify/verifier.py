@@ -167,7 +167,8 @@ class Verifier:
         with torch.no_grad():  # a plan may keep them cut, and only ranks that are at it together make them whole
             outputs = {name: closed(output) for name, output in outputs.items()}
         gradients = {name: closed(gradient) for name, gradient in gradients.items()}
-        counted = Counter(f"{c.kind} {c.phase} {c.of}" for c in log.calls if c.phase != "checkpoint")
+        sent = [c for c in log.calls if c.phase != "checkpoint" and c.of != "buffer"]
+        counted = Counter(f"{c.kind} {c.phase} {c.of}" for c in sent)
         return outputs, gradients | full_gradients(parallel), counted
 
 
@@ -186,8 +187,10 @@ def planned_collectives(
     plan: Plan, calls: Mapping[str, int] | None = None, backward: Mapping[str, int] | None = None
 ) -> dict[str, int]:
     """Collectives of one training step of the whole model by "kind phase of", for so many calls of the units if they are given:
-    data may choose which experts are called, some units are called twice, and some get no gradient."""
-    return dict(Counter(f"{c.kind} {c.phase} {c.of}" for c in plan.step(calls, backward)))
+    data may choose which experts are called, some units are called twice, and some get no gradient. What buffers are given is
+    left out: it is sent in training only, and a plan knows one mode."""
+    sent = [c for c in plan.step(calls, backward) if c.of != "buffer"]
+    return dict(Counter(f"{c.kind} {c.phase} {c.of}" for c in sent))
 
 
 def _dense(model: nn.Module) -> nn.Module:

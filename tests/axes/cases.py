@@ -284,6 +284,8 @@ VIEWS = [
     Case("aten.view_as_complex", "a b 2", lambda x: torch.view_as_complex(x)),
     Case("aten.view_as_real", "a b", lambda x: torch.view_as_real(x), [complexes]),
     Case("aten.flip", "a B c", lambda x: x.flip(1)),
+    Case("aten.tril", "a B C", lambda x: x.tril(1)),
+    Case("aten.triu", "a b C D", lambda x: x.triu()),
     Case("aten.roll", "a B c", lambda x: x.roll(1, 1)),
     Case("aten.roll", "A B", lambda x: x.roll(1)),
 ]
@@ -297,6 +299,8 @@ PARTS = [
     Case("aten.split_with_sizes", "a (b [c d])", lambda x, *, b, c, d: x.unflatten(1, (b, -1)).split([c, d], -1)),
     Case("aten.chunk", "a [b c]", lambda x: x.chunk(2, -1), sizes={"b": 3, "c": 2}),
     Case("aten.chunk", "a [b b b]", lambda x: x.chunk(3, -1)),
+    Case("aten.glu", "a [b b]", functional.glu),
+    Case("aten.glu", "a [b b] c", lambda x: functional.glu(x, 1)),
     Case("aten.tensor_split", "[a b c] d", lambda x: x.tensor_split(3), sizes={"a": 3, "b": 3, "c": 2}),
     Case("aten.tensor_split", "a [b c d]", lambda x, *, b, c: x.tensor_split((b, b + c), -1)),
     Case("aten.slice", "a [b c d]", lambda x, *, b, c: x[:, b : b + c]),
@@ -394,7 +398,26 @@ REDUCTIONS = [
         "a c, c, c",
         lambda x, w, b, *, c: functional.group_norm(x.unsqueeze(-1).expand(-1, -1, 1), c, w, b),
     ),
-    Case("aten.batch_norm", "A C D, C, C", lambda x, w, b: functional.batch_norm(x, None, None, w, b, True)),
+    Case("aten.batch_norm", "A c D, c, c", lambda x, w, b: functional.batch_norm(x, None, None, w, b, True)),
+    Case("aten.batch_norm", "A c", lambda x: functional.batch_norm(x, None, None, training=True)),
+    Case(
+        "aten.batch_norm",
+        "a c d, c, c, c, c",
+        lambda x, m, v, w, b: functional.batch_norm(x, m.detach(), v.detach(), w, b),
+        [normal, normal, positive],
+    ),
+    Case(
+        "aten.batch_norm",
+        "a c, c, c",
+        lambda x, m, v: functional.batch_norm(x, m.detach(), v.detach()),
+        [normal, normal, positive],
+    ),
+    Case(
+        "aten.batch_norm",
+        "A c D, C, C",
+        lambda x, m, v: functional.batch_norm(x, m.detach().clone(), v.detach().clone(), training=True),
+        sizes={"c": 6, "C": 6},
+    ),
     Case("aten.instance_norm", "a c D, c, c", lambda x, w, b: functional.instance_norm(x, weight=w, bias=b)),
     Case("aten.instance_norm", "a c D", lambda x: functional.instance_norm(x)),
 ]
@@ -563,6 +586,14 @@ CONTRACTIONS = [
         )
         for mode in ("bilinear", "bicubic")
     ),
+    Case("aten.channel_shuffle", "a (g c) D", lambda x, *, g: functional.channel_shuffle(x, g)),
+    Case("aten.prelu", "a c d, c", functional.prelu),
+    Case("aten.prelu", "a b c, 1", functional.prelu),
+    Case("aten.prelu", "a, 1", functional.prelu),
+    Case("aten.im2col", "a c D E", lambda x: functional.unfold(x, (2, 3), padding=1, stride=2)),
+    Case("aten.im2col", "c D E", lambda x: functional.unfold(x, 2, padding=1)),
+    Case("aten.col2im", "a (c 4) 20", lambda x: functional.fold(x, (5, 6), 2)),
+    Case("aten.col2im", "(c 4) 5", lambda x: functional.fold(x, (2, 6), 2)),
     Case("aten.pixel_shuffle", "a (c D E) t u", lambda x: functional.pixel_shuffle(x, 2), sizes={"D": 2, "E": 2}),
     Case("aten.pixel_unshuffle", "a c (t D) (u E)", lambda x: functional.pixel_unshuffle(x, 2), sizes={"D": 2, "E": 2}),
 ]

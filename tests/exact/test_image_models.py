@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -10,6 +11,8 @@ from torch import nn
 from torch.nn import functional
 
 import autotp
+from autotp.checkpoint.full import state_of
+from autotp.runtime.groups.launch import run_ranks
 
 
 def conv(inner: int, outer: int, size: int = 3, **options: int) -> nn.Conv2d:
@@ -81,6 +84,48 @@ class Squeezed(nn.Module):
         y = functional.silu(self.each(functional.silu(self.wide(x))))
         weights = self.expand(functional.silu(self.reduce(functional.adaptive_avg_pool2d(y, 1))))
         return x + self.narrow(y * weights.sigmoid())
+
+
+class Bottleneck(nn.Module):
+    """A block of a residual network: every convolution is followed by a norm over the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.each, self.narrow = conv(8, 48, 1), conv(48, 48, groups=12), conv(48, 8, 1)
+        self.norms = nn.ModuleList([nn.BatchNorm2d(48), nn.BatchNorm2d(48, momentum=0.3), nn.BatchNorm2d(8)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, second, last = self.norms
+        y = second(self.each(functional.channel_shuffle(first(self.wide(x)).relu(), 4))).relu()
+        return (x + last(self.narrow(y))).relu()
+
+
+class Gated(nn.Module):
+    """Half of the channels opens the other half; the norm between is over all of them, at one small sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.norm, self.narrow, self.bent = (
+            nn.Linear(32, 192),
+            nn.LayerNorm(96),
+            nn.Linear(96, 32),
+            nn.PReLU(),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.narrow(self.norm(self.bent(functional.glu(self.wide(x)))))
+
+
+class Windows(nn.Module):
+    """Windows of every channel side by side, weighed, and laid over each other again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.narrow, self.bent = conv(8, 32), conv(32, 8), nn.PReLU(32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        windows = functional.unfold(self.bent(self.wide(x)), 3, padding=1)
+        return x + self.narrow(functional.fold(windows.softmax(-1) * windows, x.shape[2:], 3, padding=1))
 
 
 class Grouped(nn.Module):
@@ -198,6 +243,9 @@ IMAGE = torch.randn(2, 8, 6, 6)
 NETWORKS = {
     "unet": (lambda: Unet(), (torch.randn(2, 3, 8, 8), torch.randn(2, 16)), 0.62),
     "squeezed": (lambda: nn.Sequential(Squeezed(), Squeezed()), (IMAGE,), 0.53),
+    "bottleneck": (lambda: nn.Sequential(Bottleneck(), Bottleneck()), (IMAGE,), 0.53),
+    "gated": (lambda: nn.Sequential(Gated(), Gated()), (torch.randn(2, 9, 32),), 0.51),
+    "windows": (lambda: nn.Sequential(Windows(), Windows()), (IMAGE,), 0.52),
     "grouped": (lambda: nn.Sequential(Grouped(), Grouped()), (IMAGE,), 0.52),
     "upwards": (lambda: nn.Sequential(Upwards(), Upwards()), (IMAGE,), 0.52),
     "sound": (lambda: nn.Sequential(Sound(), Sound()), (torch.randn(2, 8, 10),), 0.52),
@@ -208,7 +256,7 @@ NETWORKS = {
 }
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(("name", "tp"), [(name, tp) for name in NETWORKS for tp in (2, 3)])
 def test_equals_the_dense_network_and_is_cut(name: str, tp: int) -> None:
     make, inputs, share = NETWORKS[name]
@@ -220,3 +268,39 @@ def test_equals_the_dense_network_and_is_cut(name: str, tp: int) -> None:
     ]
     whole = sum(math.prod(p.shape) * count for p, count in parameters)
     assert sum(p.local_elements * count for p, count in parameters) <= share * whole
+
+
+def steps_of(net: nn.Module, image: torch.Tensor) -> list[torch.Tensor]:
+    """Training, a norm that no longer learns its statistics, more of it, then none of it."""
+    found, optimizer = [], torch.optim.SGD(net.parameters(), 0.1)
+    for step in range(6):
+        if step == 3:
+            net[0].norms[1].eval()
+        net.train(step != 5) if step in (0, 5) else None
+        optimizer.zero_grad()
+        loss = net(image + step).square().mean()
+        loss.backward()
+        optimizer.step()
+        found += [loss.detach(), *(buffer.clone() for buffer in net.buffers())]
+    return found
+
+
+def on_rank(net: nn.Module, image: torch.Tensor) -> tuple[list[torch.Tensor], bool]:
+    """Runs on a rank: the steps, and whether a step in training sends what the plan says."""
+    parallel = autotp.parallelize(net, example=(image,))
+    found = steps_of(parallel, image)
+    state = state_of(parallel)
+    with state.ranks.logging() as log:
+        parallel.train()(image).sum().backward()
+    counted = sum(call.of == "buffer" for call in log.calls)
+    planned = sum(c.of == "buffer" for c in state.plan.step())
+    return found, counted == planned > 0
+
+
+def test_running_statistics_are_the_dense_ones() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(Bottleneck(), Bottleneck()).double()
+    true = steps_of(copy.deepcopy(net), IMAGE.double())
+    for found, agree in run_ranks(on_rank, 3, net, IMAGE.double()):
+        torch.testing.assert_close(found, true, rtol=0, atol=1e-9)
+        assert agree

@@ -118,13 +118,70 @@ def _normalised(call: Call, source: Dims, count: int) -> Fact:
     return call.fact(source, zeros=[[0, *shift], [scale, *shift]], counts=groups)
 
 
+def batch_normalised(call: Call) -> Fact:
+    """batch_norm: each channel has statistics of its own, of the whole batch, or those that it is given.
+
+    What it writes of them it writes into whole buffers, which it does not read then (see `placement/norms.py`).
+    """
+    source, running = call.dims(call.get("input")), call.get("running_mean") is not None
+    own = call.get("training") or not running
+    used = [name for name in ("weight", "bias") if call.get(name) is not None]
+    used += ["running_mean", "running_var"] if not own else []
+    for name in used:
+        call.equal(call.dims(call.get(name))[0], source[1])
+    if own:
+        call.pin([source[0], *source[2:]], "its statistics need it whole")
+    if not call.get("eps") or (running and not isinstance(call.get("momentum"), float)):
+        call.pin([source[1]], "its momentum is not known, or its eps is zero")
+    place = {name: call.operands.index(call.get(name)) for name in used}
+    shift = [place["bias"]] if "bias" in place else []
+    mean = [place["running_mean"]] if "running_mean" in place else []
+    scaled = [[place["weight"], *shift]] if "weight" in place else []
+    return call.fact(source, zeros=[[0, *mean, *shift], *scaled])
+
+
 def pinned(call: Call) -> Fact:
-    """batch_norm: it writes its running statistics, and needs all of its batch."""
-    name = "input" if "input" in call.arguments else "self"
+    """An instance_norm that writes its running statistics: all of it is whole."""
     for operand in call.operands:
-        dims = call.dims(operand)
-        call.pin(dims if operand is call.get(name) else dims[:1], "its statistics need it whole")
-    return call.fact(call.dims(call.get(name)))
+        call.pin(call.dims(operand), "its statistics need it whole")
+    return call.fact(call.dims(call.get("input")))
+
+
+def shuffled_channels(call: Call) -> Fact:
+    """channel_shuffle: groups of channels become channels of groups."""
+    source, count = call.dims(call.get("self")), call.get("groups")
+    groups, inner = call.fresh([count, source[1].size // count])
+    call.equal(source[1], Product((groups, inner)))
+    result = (source[0], Product((inner, groups)), *source[2:])
+    return call.fact(result, linear=[[0]], zeros=[[0]], counts=groups)
+
+
+def bent(call: Call) -> Fact:
+    """prelu: negative numbers times a factor, which each channel has for itself, or all have together."""
+    source, (factors,) = call.dims(call.get("self")), call.dims(call.get("weight"))
+    if len(source) > 1 and factors.size == source[1].size:
+        call.equal(factors, source[1])
+    else:
+        call.pin([factors], "all channels have this factor")
+    return call.fact(source, zeros=[[0]])
+
+
+def windows(call: Call) -> Fact:
+    """im2col (unfold): each channel's window becomes a part of the channel; places are counted in one dim."""
+    *leading, channels, rows, columns = call.dims(call.get("self"))
+    inside, places = call.fresh([call.shape()[-2] // channels.size, call.shape()[-1]])
+    call.pin([rows, columns, inside, places], _WINDOW)
+    return call.fact((*leading, Product((channels, inside)), places), linear=[[0]], zeros=[[0]])
+
+
+def from_windows(call: Call) -> Fact:
+    """col2im (fold): the reverse, where windows meet they are summed."""
+    *leading, read, places = call.dims(call.get("self"))
+    channels, rows, columns = call.fresh(call.shape()[-3:])
+    (inside,) = call.fresh([read.size // channels.size])
+    call.equal(read, Product((channels, inside)))
+    call.pin([rows, columns, inside, places], _WINDOW)
+    return call.fact((*leading, channels, rows, columns), linear=[[0]], zeros=[[0]])
 
 
 def _named(pattern: str, numbers: str = "123") -> list[tuple[str, int]]:
@@ -154,5 +211,9 @@ RULES: dict[str, Rule] = {
     "aten.pixel_unshuffle": unshuffled,
     "aten.group_norm": Operator(group_normalised, local="count", argument="num_groups"),
     "aten.instance_norm": instance_normalised,
-    "aten.batch_norm": pinned,
+    "aten.batch_norm": batch_normalised,
+    "aten.channel_shuffle": Operator(shuffled_channels, local="count", argument="groups"),
+    "aten.prelu": bent,
+    "aten.im2col": windows,
+    "aten.col2im": from_windows,
 }

@@ -119,6 +119,13 @@ def flip(call: Call) -> Fact:
     return call.layout_fact(dims)
 
 
+def triangle(call: Call) -> Fact:
+    """tril and triu: where an element stands in the last two dims says whether it is kept."""
+    dims = call.dims(call.get("self"))
+    call.pin(dims[-2:], "it keeps what is on one side of a diagonal of this dimension")
+    return call.layout_fact(dims)
+
+
 RULES: dict[str, Rule] = {
     "aten.view": Operator(view, local="sizes", argument="size", view=True),
     "aten.reshape": Operator(view, local="sizes", argument="shape"),
@@ -143,4 +150,6 @@ RULES: dict[str, Rule] = {
     "aten.tile": Operator(repeat, local="repeats", argument="dims"),
     "aten.flip": flip,
     "aten.roll": flip,
+    "aten.tril": triangle,
+    "aten.triu": triangle,
 }

@@ -106,6 +106,15 @@ def cat(call: Call) -> Fact:
     return call.layout_fact(_replace(values[0], position, Sum(tuple(parts))))
 
 
+def gated(call: Call) -> Fact:
+    """glu: the first half of the dim, times a gate made of the second."""
+    dims = call.dims(call.get("self"))
+    position = call.dim(call.get("dim", -1), len(dims))
+    half = axis(call.shape()[position])
+    call.equal(dims[position], Sum((half, half)))
+    return call.fact(_replace(dims, position, half), zeros=[[0]])
+
+
 def stack(call: Call) -> Fact:
     """A new dim that counts the operands; it is a sum of ones and cannot be cut."""
     values = [call.dims(operand) for operand in call.operands]
@@ -153,6 +162,7 @@ RULES: dict[str, Rule] = {
     "aten.concat": cat,
     "aten.concatenate": cat,
     "aten.stack": stack,
+    "aten.glu": gated,
     "getitem": getitem,
     "aten.pad": pad,
     "aten.constant_pad_nd": pad,

@@ -90,8 +90,8 @@ class _Checker:
             place, times = self.copied.get(source, (None, 0))
             if place is not None and times != self.writes[place]:
                 raise Illegal(f"reads {source.name}, which was copied before its memory was written")
-        if annotation(node).writes is not None:
-            self.writes[self.memory[node]] += 1
+        if (writes := annotation(node).writes) is not None:
+            self.writes[self.memory[node if node in self.memory else writes[0]]] += 1
         elif (record := placed_as(node).collective) is not None and node not in self.memory:
             for source in node.all_input_nodes:
                 if source in self.copied:
@@ -140,7 +140,7 @@ class _Checker:
             value = replace(value, wants=wants or self._is_given(node) or self._keeps_gradient(node))
         self.known[name] = value
         self._set(node, value)
-        if value.wants and annotation(node).writes is not None:
+        if value.wants and annotation(node).writes is not None and node in self.memory:
             for shared in [each for each, own in self.memory.items() if own is self.memory[node]]:
                 if shared in self.found.values:
                     self._set(shared, replace(self.found.values[shared], wants=True))

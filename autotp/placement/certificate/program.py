@@ -10,7 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ...axes.annotation import annotation
-from ...axes.call import is_tensor, named_arguments
+from ...axes.call import is_tensor, named_arguments, writes_aside
 from ...axes.facts import Fact
 from ...axes.layout import Factors
 from ..placed import fact_of, placed_as, transition_of
@@ -24,10 +24,11 @@ def shared_memory(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.fx.Node]:
     for node in graph.nodes:
         if (writes := annotation(node).writes) is None:
             continue
-        together = {node, *writes, *_written_through(node, writes)}
+        together = {*writes} if writes_aside(node) else {node, *writes, *_written_through(node, writes)}
+        one = node if node in together else writes[0]
         for other in {found.get(each, each) for each in together}:
-            found |= {each: node for each, own in found.items() if own is other}
-        found |= dict.fromkeys(together, node)
+            found |= {each: one for each, own in found.items() if own is other}
+        found |= dict.fromkeys(together, one)
     return found
 
 

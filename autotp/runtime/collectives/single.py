@@ -186,14 +186,20 @@ def once(value: torch.Tensor, ranks: Ranks, factors: Factors) -> torch.Tensor:
 
 
 def gather(
-    value: torch.Tensor, ranks: Ranks, factors: Factors, dim: int, layout: Layout, summed: Factors = ()
+    value: torch.Tensor,
+    ranks: Ranks,
+    factors: Factors,
+    dim: int,
+    layout: Layout,
+    summed: Factors = (),
+    of: str = "activation",
 ) -> torch.Tensor:
     """The whole value along one dim from every rank's slice; backward, this rank's slice of the gradient.
 
     Over the factors in `summed` every rank has only its part of the gradient's sum, and the slice is of the sum.
     """
     if not is_recorded(value):
-        return join(ranks.all_gather(value, factors, "forward"), dim, layout, factors, ranks.rank)
+        return join(ranks.all_gather(value, factors, "forward", of), dim, layout, factors, ranks.rank)
     return _Gather.apply(value, ranks, factors, dim, layout, summed)
 
 

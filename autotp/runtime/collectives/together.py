@@ -97,13 +97,16 @@ def enter_together(values: Values, ranks: Ranks, factors: Factors, of: str = "ac
     return tuple([entered.pop(0) if value.requires_grad else value for value in values])
 
 
-def gather_together(values: Values, ranks: Ranks, factors: Factors, places: Sequence[Place], summed: bool) -> Values:
+def gather_together(
+    values: Values, ranks: Ranks, factors: Factors, places: Sequence[Place], summed: bool, of: str = "activation"
+) -> Values:
     """Whole values from every rank's slices; backward, this rank's slices of the gradients, of their sums with `summed`."""
     if not _are_alike(values):
         over = factors if summed else ()
-        return tuple([gather(value, ranks, factors, *place, over) for value, place in zip(values, places, strict=True)])
+        pairs = zip(values, places, strict=True)
+        return tuple([gather(value, ranks, factors, *place, over, of) for value, place in pairs])
     if _no_history(values):
-        return _gathered(ranks, factors, places, values)
+        return _gathered(ranks, factors, places, values, of)
     return _Gather.apply(ranks, factors, places, summed, *values)
 
 
@@ -137,8 +140,10 @@ def _apart(flat: torch.Tensor, like: Sequence[torch.Tensor]) -> Values:
     return tuple(aten.unflatten_dense_tensors.default(flat, like))
 
 
-def _gathered(ranks: Ranks, factors: Factors, places: Sequence[Place], values: Values) -> Values:
-    of_ranks = [_apart(part, values) for part in ranks.all_gather(_side_by_side(values), factors, "forward")]
+def _gathered(
+    ranks: Ranks, factors: Factors, places: Sequence[Place], values: Values, of: str = "activation"
+) -> Values:
+    of_ranks = [_apart(part, values) for part in ranks.all_gather(_side_by_side(values), factors, "forward", of)]
     return tuple(
         [join([own[i] for own in of_ranks], dim, layout, factors, ranks.rank) for i, (dim, layout) in enumerate(places)]
     )

@@ -66,11 +66,13 @@ class Ranks:
         self._note("all_reduce", phase, of, factors, value)
         return self._all_reduce(value.contiguous(), factors, op)
 
-    def all_gather(self, value: torch.Tensor, factors: Factors, phase: str) -> list[torch.Tensor]:
+    def all_gather(
+        self, value: torch.Tensor, factors: Factors, phase: str, of: str = "activation"
+    ) -> list[torch.Tensor]:
         """The value of every rank along some factors, in order of their positions."""
         if parts_of(factors) == 1:
             return [value]
-        self._note("all_gather", phase, "activation", factors, value)
+        self._note("all_gather", phase, of, factors, value)
         return self._all_gather(value.contiguous(), factors)
 
     def reduce_scatter(self, parts: Sequence[torch.Tensor], factors: Factors, phase: str) -> torch.Tensor:

@@ -207,6 +207,38 @@ def batch_norm():
     yield
 
 
+class ReadsStatistics(HasBatchNorm):
+    """Runs its norm twice, and reads what it has written between the two and behind them."""
+
+    def middle(self, y):
+        first = self.batch(y.transpose(1, 2))
+        between = self.batch.running_mean.sum() + self.batch.running_var.mean()
+        second = self.batch(first.relu() * 2)
+        return second.transpose(1, 2).relu() + between * self.batch.running_mean.sum() + self.batch.num_batches_tracked
+
+
+@case()
+def statistics_that_are_read():
+    net = twins(ReadsStatistics, 3)
+    yield net
+    yield
+    net.blocks[1].batch.momentum = 0.4
+    yield
+    net.blocks[2].batch.eval()
+    yield
+    with torch.no_grad():
+        net.blocks[0].batch.running_var.mul_(3)
+    net.blocks[0].batch.track_running_stats = False
+    yield
+    net.eval()
+    yield
+    net.train()
+    net.blocks[0].batch.track_running_stats = True
+    net.blocks[1].batch.reset_running_stats()
+    yield
+    yield
+
+
 class HasDropout(Mlp):
     def __init__(self, index):
         super().__init__()
