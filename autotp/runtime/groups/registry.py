@@ -6,6 +6,7 @@ time. So a group that no model uses any more is freed when ranks meet next to ma
 
 from __future__ import annotations
 
+import atexit
 import copy
 import json
 import weakref
@@ -77,6 +78,16 @@ def _present() -> _Made:
         everybody = (tuple(range(dist.get_world_size())),)
         _made.groups[everybody] = Group(dist.group.WORLD)  # type: ignore[arg-type]
     return _made
+
+
+@atexit.register
+def _let_go() -> None:
+    """Hold no group any more: gloo's threads end with it. One that has a tensor of Python's when the interpreter ends aborts the
+    process, though the program has destroyed the group before."""
+    global _made
+    for group in (*_made.groups.values(), *_made.given):
+        del group.process_group
+    _made = _Made(None)
 
 
 def group_of(parts: Parts, user: object, like: dist.ProcessGroup | None) -> Group:
