@@ -85,7 +85,7 @@ def test_whole_operands_meet_cut_ones(case: Case) -> None:
             assert_cuttable(proof, other, subject.wanted[other], 2)
 
 
-@pytest.mark.sample(240)
+@pytest.mark.sample(200)
 @each_case
 def test_partial_sums_pass_or_are_reduced(case: Case) -> None:
     subject = case.subject(2)
@@ -94,7 +94,7 @@ def test_partial_sums_pass_or_are_reduced(case: Case) -> None:
         prove_partial(subject.function, subject.operands, group, [3])
 
 
-@pytest.mark.sample(160)
+@pytest.mark.sample(120)
 @each_case
 def test_padding_is_not_summed(case: Case) -> None:
     subject = case.subject(2)
@@ -106,7 +106,7 @@ def test_padding_is_not_summed(case: Case) -> None:
     prove(total, subject.operands, [3], sums_together=case.joined)
 
 
-@pytest.mark.sample(160)
+@pytest.mark.sample(120)
 @each_case
 def test_padding_stays_finite(case: Case) -> None:
     """A number that is not finite would survive the zeros it is multiplied with, forward and backward."""

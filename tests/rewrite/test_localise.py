@@ -30,8 +30,8 @@ class Block(nn.Module):
         return x + self.down(y) * self.mean(y)
 
 
-@pytest.mark.parametrize("tp", [2, 3])
-@pytest.mark.parametrize("name", MEANS)
+@pytest.mark.sample(6)
+@pytest.mark.parametrize(("name", "tp"), [(name, tp) for name in MEANS for tp in (2, 3)])
 def test_means_are_of_as_many_numbers_as_there_are(name: str, tp: int) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(Block(MEANS[name]), Block(MEANS[name]))
