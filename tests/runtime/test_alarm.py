@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from autotp.errors import AutotpError, RankLostError
 from autotp.runtime.groups.launch import run_ranks
 from autotp.runtime.groups.processes import ProcessRanks
 from autotp.runtime.transport import host
+from autotp.runtime.transport.alarm import Alarm
 from tests.contract.parts import HIDDEN, Mlp, twins, values
 
 
@@ -160,3 +163,18 @@ def test_a_step_that_fails_on_one_rank_fails_on_all_and_ends_their_collectives()
     for first, second in run_ranks(steps, 2):
         assert first == "cannot read or write file: no space"
         assert "broke before" in second
+
+
+def test_a_stack_that_goes_on_while_it_is_read_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A generator that has given its value on meanwhile does not know any more who asked for it: the stack seems to end there."""
+
+    def counting() -> Iterator[int]:
+        yield 1
+
+    suspended = counting()
+    next(suspended)
+    alarm, me = Alarm([0]), threading.get_ident()
+    alarm._calls, alarm._thread = [1], me
+    assert alarm._is_broken()
+    monkeypatch.setattr(sys, "_current_frames", lambda: {me: suspended.gi_frame})
+    assert not alarm._is_broken()

@@ -8,6 +8,7 @@ An error that all ranks have in the same place is none of this: they all go on.
 from __future__ import annotations
 
 import atexit
+import inspect
 import json
 import sys
 import threading
@@ -44,6 +45,7 @@ _BACKWARD = autograd_graph._engine_run_backward.__code__
 # How many calls and backwards have begun, and how often all ranks went on after something broke off.
 _Place: TypeAlias = list[int]
 _FOR_EVER = 1 << 60
+_SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _unseen: list[None] = []
 
 
@@ -218,13 +220,13 @@ class Alarm:
 
     def _is_broken(self, beginning: nn.Module | None = None) -> bool:
         """Returns if a call or backward that has begun is on no thread's stack any more, and did not end."""
-        frames = sys._current_frames()
-        if self._backwards and not any(_runs(_BACKWARD, frame) for frame in frames.values()):
+        stacks = {thread: list(_frames(frame)) for thread, frame in sys._current_frames().items()}
+        if any(stack[-1].f_code.co_flags & _SUSPENDED for stack in stacks.values()):
+            return False  # who has called it is not known any more: another thread went on while its frames were read
+        if self._backwards and not any(frame.f_code is _BACKWARD for stack in stacks.values() for frame in stack):
             return True
-        known = {*self._calls, id(beginning)}
-        running = sum(
-            frame.f_code is _CALL and id(frame.f_locals["self"]) in known for frame in _frames(frames.get(self._thread))
-        )
+        known, own = {*self._calls, id(beginning)}, stacks.get(self._thread, [])
+        running = sum(frame.f_code is _CALL and id(frame.f_locals["self"]) in known for frame in own)
         return running - (beginning is not None) < len(self._calls)
 
     def _watch(self) -> None:
@@ -267,10 +269,6 @@ def _frames(frame: types.FrameType | None) -> Iterator[types.FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
-
-
-def _runs(code: types.CodeType, frame: types.FrameType) -> bool:
-    return any(each.f_code is code for each in _frames(frame))
 
 
 def _came_through(error: BaseException, model: nn.Module) -> bool:
