@@ -32,6 +32,7 @@ LOOK_S = 1.0  # how long a rank waits for others before it asks, again and again
 GRACE_S = 2.0  # how long after that it might break off itself, by an error that all ranks have
 PATIENCE_S = 10.0  # how long a rank that broke off waits for the others to have done so too
 _WATCH_S = 0.5
+_AGAIN_S = 0.05  # before a second look: to end the work of all ranks for nothing is worse than to be a moment late
 
 MSG_LOST = "rank {rank} broke off and left the others waiting: {reason}"
 MSG_ENDED = "rank {rank} has ended while others waited for it; {reason}"
@@ -247,7 +248,8 @@ def _watch(alarm: weakref.ref[Alarm], ending: threading.Event) -> None:
         calls, begun = list(found._calls), list(found._begun)
         if _unseen:
             continue
-        if (calls or found._backwards) and found._is_broken() and (calls, begun) == (found._calls, found._begun):
+        looks = (found._is_broken() and not ending.wait(_AGAIN_S) for _ in range(2))
+        if (calls or found._backwards) and all(looks) and (calls, begun) == (found._calls, found._begun):
             handled: Any = sys._current_exceptions().get(found._thread)
             found.tell(handled[1] if isinstance(handled, tuple) else handled)  # a tuple until Python 3.12
 
