@@ -131,6 +131,8 @@ def batch_normalised(call: Call) -> Fact:
         call.equal(call.dims(call.get(name))[0], source[1])
     if own:
         call.pin([source[0], *source[2:]], "its statistics need it whole")
+        written = [call.dims(call.get(name))[0] for name in ("running_mean", "running_var") if running]
+        call.pin(written, "its running statistics are written whole")
     if not call.get("eps") or (running and not isinstance(call.get("momentum"), float)):
         call.pin([source[1]], "its momentum is not known, or its eps is zero")
     place = {name: call.operands.index(call.get(name)) for name in used}
