@@ -82,9 +82,11 @@ def _present() -> _Made:
 
 @atexit.register
 def _let_go() -> None:
-    """Hold no group any more: gloo's threads end with it. One that has a tensor of Python's when the interpreter ends aborts the
-    process, though the program has destroyed the group before."""
+    """Hold no group that the program has destroyed: gloo's threads end with it. One that has a tensor of Python's when the
+    interpreter ends aborts the process."""
     global _made
+    if dist.is_initialized():
+        return
     for group in (*_made.groups.values(), *_made.given):
         del group.process_group
     _made = _Made(None)
