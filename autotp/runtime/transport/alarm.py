@@ -223,7 +223,7 @@ class Alarm:
         """Returns if a call or backward that has begun is on no thread's stack any more, and did not end."""
         stacks = {thread: list(_frames(frame)) for thread, frame in sys._current_frames().items()}
         if any(stack[-1].f_code.co_flags & _SUSPENDED for stack in stacks.values()):
-            return False  # that thread went on while its frames were read: who called the last one is not known any more
+            return False  # it went on while its frames were read: who has called the last one is not known any more
         if self._backwards and not any(frame.f_code is _BACKWARD for stack in stacks.values() for frame in stack):
             return True
         known, own = {*self._calls, id(beginning)}, stacks.get(self._thread, [])
