@@ -28,6 +28,23 @@ def read_folder(folder: Path) -> Entries:
     return _indexed(folder, file) if name.endswith(".json") else read_file(file)
 
 
+def read_weights(path: Path) -> Entries:
+    """Where every tensor lies that a file, or a folder of whatever library's names, has. Raises CheckpointError as `read_folder`
+    does, and for a folder with several checkpoints in it."""
+    if path.is_file():
+        return read_file(path)
+    if any((path / name).is_file() for name in CANDIDATES):
+        return read_folder(path)
+    for ending in (".safetensors.index.json", ".safetensors"):
+        found = sorted(file.name for file in path.glob(f"*{ending}"))
+        if len(found) > 1:
+            raise CheckpointError(f"{path} has the weights of several models or dtypes: {brief(found)}; give one file")
+        if found:
+            file = inside(path, found[0])
+            return _indexed(path, file) if ending.endswith(".json") else read_file(file)
+    return read_folder(path)
+
+
 def inside(folder: Path, name: str) -> Path:
     """A file of a folder by its name. Raises CheckpointError if the name, or a link on the way, leads out of the folder.
 

@@ -15,11 +15,16 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..axes.layout import Layout
+from ..errors import UsageError
 from ..runtime.collectives.slices import take
 from .boxes import boxes, elements
 from .stored import fetch
 
 aten = torch.ops.aten
+MSG_WRITTEN = (
+    "{name} writes into a weight that is read at the first call of its model; write into it after that call, or say what a call"
+    " looks like: autotp.from_pretrained(..., example=autotp.Arguments(...))"
+)
 
 
 class Source(Protocol):
@@ -28,6 +33,16 @@ class Source(Protocol):
     def open(self) -> torch.Tensor:
         """The whole tensor; one from a file is mapped, so that only what is touched is read."""
         ...
+
+
+@dataclass(frozen=True)
+class _Given:
+    """A tensor in memory."""
+
+    tensor: torch.Tensor
+
+    def open(self) -> torch.Tensor:
+        return self.tensor
 
 
 @dataclass
@@ -81,6 +96,16 @@ class Lazy(torch.Tensor):
         value.__dict__["_made_by"] = made_by
         return value
 
+    @property
+    def data(self) -> torch.Tensor:
+        return self.detach()
+
+    @data.setter
+    def data(self, value: torch.Tensor) -> None:
+        """What is given, as `module.to(dtype)` does: its data too."""
+        torch.Tensor.data.__set__(self, value)  # type: ignore[attr-defined]
+        self._made_by = value._made_by if isinstance(value, Lazy) else _Given(value)
+
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"Lazy({tuple(self.shape)}, {self.dtype})"
 
@@ -89,14 +114,24 @@ class Lazy(torch.Tensor):
         kwargs = kwargs or {}
         if func.overloadpacket is aten._to_copy:
             dtype = kwargs.get("dtype") or args[0].dtype
-            return cls._make(_meta(args[0]).to(dtype), Step(func, (args[0],), {"dtype": dtype}))
+            return cls._make(_meta(args[0]).to(dtype), Step(func, (_as_now(args[0]),), {"dtype": dtype}))
         if func.overloadpacket in _MOVES or _can_wait(func):
             results = func(*pytree.tree_map(_meta, args), **pytree.tree_map(_meta, kwargs))
+            args, kwargs = pytree.tree_map(_as_now, (args, kwargs))
             if isinstance(results, torch.Tensor):
                 return cls._make(results, Step(func, args, kwargs))
             return type(results)(cls._make(r, Step(func, args, kwargs, i)) for i, r in enumerate(results))
+        _refuse_writes(func, args, kwargs)
         args, kwargs = pytree.tree_map(lambda v: read(v) if isinstance(v, Lazy) else v, (args, kwargs))
         return func(*args, **kwargs)
+
+
+def _refuse_writes(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Raises UsageError for an operator that writes into a lazy tensor, whose data would be lost."""
+    for i, argument in enumerate(func._schema.arguments):
+        value = args[i] if i < len(args) else kwargs.get(argument.name)
+        if argument.is_write and any(isinstance(leaf, Lazy) for leaf in pytree.tree_leaves(value)):
+            raise UsageError(MSG_WRITTEN.format(name=func.overloadpacket.__name__))
 
 
 _NOW = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.nondeterministic_seeded}
@@ -106,6 +141,11 @@ def _can_wait(func: Any) -> bool:
     """Returns if an operator may be computed later: it writes nothing, and its shapes are known without data."""
     tensors = all(isinstance(result.type, torch.TensorType) for result in func._schema.returns)
     return tensors and not func._schema.is_mutable and not _NOW & set(func.tags)
+
+
+def _as_now(value: Any) -> Any:
+    """A lazy tensor that keeps its data where this one is given others."""
+    return Lazy._make(_meta(value), value._made_by) if isinstance(value, Lazy) else value
 
 
 def _meta(value: Any) -> Any:

@@ -43,7 +43,7 @@ class Opened:
 
     def check_unchanged(self) -> None:
         """Raises CheckpointError if another folder is in the place of the one that was opened: what was read may be of both."""
-        if self.seen != _seen(self.folder):
+        if self.seen != seen(self.folder):
             raise CheckpointError(f"{self.folder} was replaced while it was read; read it again")
 
     @property
@@ -57,21 +57,21 @@ def open_checkpoint(source: str | Path, dtype: torch.dtype | str | None = None) 
     with saying(Path(source)):
         settle(Path(source).resolve())
     folder = pretrained.local_folder(source)
-    seen = _seen(folder)
+    before = seen(folder)
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"the folder {folder} has no config.json, so it is not known which model is in it")
     if ranked.is_ranked(folder):
-        return replace(_open_ranked(folder, dtype), seen=seen)
+        return replace(_open_ranked(folder, dtype), seen=before)
     looked_at: set[str] = set()
     tensors = {
         name: Lazy.of(_Noted(name, entry, looked_at), entry.shape, entry.dtype)
         for name, entry in read_folder(folder).items()
     }
     opened = _opened(folder, tensors, dtype)
-    return replace(opened, seen=seen, computed_from={name: tensors[name] for name in sorted(looked_at)})
+    return replace(opened, seen=before, computed_from={name: tensors[name] for name in sorted(looked_at)})
 
 
-def _seen(folder: Path) -> tuple[int, ...]:
+def seen(folder: Path) -> tuple[int, ...]:
     """What differs when a folder, or what is in it, has been replaced by `checkpoint.target`."""
     found: list[int] = []
     for path in (folder, folder / MARKER):

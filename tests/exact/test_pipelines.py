@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -158,6 +159,26 @@ def on_rank(name: str) -> tuple[torch.Tensor, float]:
     found = results(pipe, call)
     held = [p.local() if isinstance(p, IsCut) else p for p in pipe.transformer.parameters()]
     return found, sum(part.numel() for part in held) / whole
+
+
+def loaded_on_rank(name: str, folder: str) -> tuple[torch.Tensor, float]:
+    pipe, call = made(name)
+    kind = type(pipe.transformer)
+    network = autotp.from_pretrained(folder, build=lambda: kind.from_config(kind.load_config(folder)))
+    pipe.register_modules(transformer=network)
+    found = results(pipe.to(torch.float64), call)
+    loaded = autotp.loading(network)
+    return found, loaded.bytes_read / loaded.bytes_of_checkpoint
+
+
+@pytest.mark.sweep
+def test_a_network_is_read_by_slices_at_the_first_step(tmp_path: Path) -> None:
+    pipe, call = made("flux")
+    pipe.transformer.save_pretrained(tmp_path, max_shard_size="200KB")
+    true = results(pipe, call)
+    for found, share in run_ranks(loaded_on_rank, 2, "flux", str(tmp_path)):
+        torch.testing.assert_close(found, true, rtol=1e-9, atol=1e-9)
+        assert share < 0.6
 
 
 @pytest.mark.sweep
