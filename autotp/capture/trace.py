@@ -26,15 +26,11 @@ from .clone import clone
 from .containers import Containers
 from .contract.guards import Contract
 from .contract.modes import Modes
+from .contract.numbers import PARAMETER
 from .contract.observer import Observer
 from .functions import FunctionRules, opaque_functions
 from .grouped import GroupedProducts
-from .handles import (
-    OPAQUE,
-    OPAQUE_NUMBER,
-    Handles,
-    release,
-)
+from .handles import OPAQUE, OPAQUE_NUMBER, Handles, release
 from .instances import opened
 from .memory import settle_writes
 from .normalise import normalise
@@ -66,13 +62,16 @@ def trace(
 
     Raises TraceError, with the reason, for what cannot be captured.
     """
-
     modes, read = Modes(), [Contract()]
 
     def run(numbers_vary: bool) -> Traced:
         tracer = _Tracer(module, live or module, unit, site, varying, widths or Widths(), functions or {}, numbers_vary)
         try:
             return replace(tracer.run(modes), unread=unread)
+        except BaseException:
+            if tracer.observer is not None:
+                tracer.observer.snapshots.forget_results()
+            raise
         finally:
             release(tracer.handles)
             read.append(tracer.contract())
@@ -85,7 +84,7 @@ def trace(
                 raise
             return run(numbers_vary=False)  # a number is looked up in a table: the trace holds for that number only
     except TraceError as error:
-        raise CaptureError(str(error), read[-1]) from error
+        raise CaptureError(str(error), read[-1], getattr(error, "changes", ())) from error
     except Exception as error:
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         text = f"{unit.path or 'the model'} cannot be traced: {type(error).__name__}: {reason}"
@@ -212,6 +211,8 @@ class _Tracer:
     def _call(self, names: list[str], flat: list[Any]) -> list[torch.Tensor]:
         by_fake = {id(self.state[name]): tensor for name, tensor in zip(names, flat[: len(names)], strict=True)}
         state = {name: by_fake[id(fake)] for name, fake in self.state.items()}
+        for name, _ in self.module.named_parameters(remove_duplicate=False):
+            state[name].__dict__[PARAMETER] = True
         tensors, symbolic = flat[len(names) :][: len(self.inputs)], iter(flat[len(names) + len(self.inputs) :])
         numbers = [next(symbolic) if isinstance(number, torch.SymInt) else number for number in self.numbers]
         tensors, own = [tensors[same] for same in self.site.same], len(self.site.numbers)

@@ -12,17 +12,19 @@ from torch.utils import _pytree as pytree
 
 from ..errors import TraceError
 from .contract.guards import Contract
+from .contract.snapshot import Change
 from .reads import HandleGuard, HandleRead
 from .signature import CallSite, Slot
 from .symbols import Guards
 
 
 class CaptureError(TraceError):
-    """A unit could not be captured as it is; `contract` is what its Python had read until then."""
+    """A unit could not be captured as it is; `contract` is what its Python had read until then, `changes` are as those of a
+    WritesError."""
 
-    def __init__(self, reason: str, contract: Contract) -> None:
+    def __init__(self, reason: str, contract: Contract, changes: tuple[Change, ...] = ()) -> None:
         super().__init__(re.sub(" at 0x[0-9a-f]+", "", reason))  # a plan is the same text on all ranks
-        self.contract = contract
+        self.contract, self.changes = contract, changes
 
 
 @dataclass(frozen=True, eq=False)

@@ -218,12 +218,14 @@ class Compiler:
             sequence=self.sequence if cut else 0,
         )
 
-    def refuse(self, site: CallSite, error: TraceError | UnsoundPlanError) -> None:
-        """Note that calls of this kind have no program. Raises the error where that does not leave them right: if a plan
-        is sound for no call at all, or if objects in the call may hold slices."""
+    def refuse(self, site: CallSite, error: TraceError | UnsoundPlanError, once: bool = False) -> None:
+        """Note that calls of this kind have no program, unless it is so this `once`. Raises the error where a call without a
+        program is not right: if a plan is sound for no call at all, or if objects in the call may hold slices."""
         with self.lock:
             if self.holds_slices(site) or (isinstance(error, UnsoundPlanError) and not self._is_sound()):
                 raise error
+            if once:
+                return
             reasons = self.refused.setdefault(site.key, [])
             contract = error.contract if isinstance(error, CaptureError) and len(reasons) < MOST_STATES else Contract()
             reasons.append((contract, str(error)))

@@ -13,7 +13,7 @@ from torch import nn
 
 from ..capture.clone import OWN_FORWARD
 from ..capture.signature import CallSite, call_site
-from ..capture.traced import Traced
+from ..capture.traced import CaptureError, Traced
 from ..capture.units import Unit
 from ..errors import TraceError, UnsoundPlanError, UsageError
 from ..rewrite.build import Program
@@ -56,7 +56,9 @@ class UnitForward(LiveUnit):
         self.compiler = compiler
         self.signature = signature  # of the modules that the compiler's programs are for
         self.structure: Structure | None = None  # those that there are; a copy has none before it is complete
-        self.refused = False  # whether a call has run whole
+        self.refused = False  # whether a call with objects, which may have kept what is whole, has run whole
+        self.settled: set[Any] = set()  # kinds of calls, of which the first may write what later ones only read
+        self.told = False
         self.entry: Entry | None = None  # for calls that are like the last one
         self.inner: list[PartForward] | None = None  # what takes the place of modules within, where there is no program
 
@@ -90,7 +92,7 @@ class UnitForward(LiveUnit):
             raise TraceError(
                 f"{self.unit.path or 'the model'}: {reason or 'it has run whole before'}; its objects hold slices"
             )
-        self.refused = True
+        self.refused |= bool(site.handles)
         return True
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -114,9 +116,12 @@ class UnitForward(LiveUnit):
         try:
             traced, program = self._program(site)
         except (TraceError, UnsoundPlanError) as error:
-            self.compiler.refuse(site, error)
-            self._say(error)
-            self.refused = True
+            once = isinstance(error, CaptureError) and bool(error.changes) and site.key not in self.settled
+            self.settled.add(site.key)
+            self.compiler.refuse(site, error, once)
+            if not once:
+                self._say(error)
+            self.refused |= bool(site.handles)
             return self._run_by_parts(args, kwargs)
         self.entry = self._entry(site, traced, program, args, kwargs)
         numbers, given = traced.numbers(site, self.positions), as_taken(site.tensors, program.cut, self.ranks)
@@ -127,7 +132,8 @@ class UnitForward(LiveUnit):
 
     def _say(self, error: Exception) -> None:
         """Say why there is no program, once."""
-        if not self.refused:
+        if not self.told:
+            self.told = True
             warnings.warn(_WHOLE.format(path=self.unit.path or "the model", reason=error), stacklevel=3)
 
     def _run_by_parts(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -23,7 +23,7 @@ from ..capture.contract.memo import left_alone
 from ..capture.record import Recording, record
 from ..capture.signature import VaryingDims, call_site
 from ..capture.trace import trace
-from ..capture.traced import Traced
+from ..capture.traced import CaptureError, Traced
 from ..capture.units import Unit, find_units
 from ..chains.collect import few_rows, mark_collected, marked_proposals
 from ..chains.match import NearMiss, Proposal, match_chains, open_misses
@@ -103,6 +103,7 @@ class _Surveyor:
         self.broken: Set[int] = frozenset()
         self.operator_rules, self.chain_rules = operator_rules(rules), chain_rules(rules)
         self.functions = function_rules(rules)
+        self.settled = ExitStack()  # what is put back at the end
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
@@ -112,6 +113,10 @@ class _Surveyor:
 
     def run(self) -> dict[str, str]:
         """Survey all units; returns the paths that failed, with reasons. Raises TraceError if the Python around them does."""
+        with self.settled:
+            return self._run()
+
+    def _run(self) -> dict[str, str]:
         units = self.result.units
         with self._timed("capture"):
             recordings = self._recordings()
@@ -170,12 +175,25 @@ class _Surveyor:
             for site in sites:
                 varying.observe(site)
             unread = recordings[0].unread.get(unit.shape, frozenset())  # none is known of a call that ended in an error
-            traced = trace(module, unit, sites[0], varying, unread, functions=self.functions)
+            traced = self._settled(lambda: trace(module, unit, sites[0], varying, unread, functions=self.functions))
         with self._timed("inference"):
             problem = self._problem(unit, traced, recordings[0].used_outside)
         self.result.traced[unit.shape] = traced
         self.result.problems[unit.shape] = problem
         self.result.varying[unit.shape] = varying
+
+    def _settled(self, tracing: Callable[[], Traced]) -> Traced:
+        """A trace, of a second call where the first one writes what all later ones only read, in what no unit owns: a library's
+        tables, say. These stay written as long as the survey lasts, which then puts them back."""
+        try:
+            return tracing()
+        except CaptureError as error:
+            if not error.changes:
+                raise
+            for change in error.changes:
+                change.redo()
+                self.settled.callback(change.undo)
+            return tracing()
 
     def _problem(self, unit: Unit, traced: Traced, used_outside: Mapping[str, str]) -> UnitProblem:
         graph = traced.graph

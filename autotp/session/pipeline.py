@@ -113,5 +113,6 @@ class Session:
         return make_diff(self.module, self.found, plan, self.folders)
 
     def compilers(self, plan: Plan) -> dict[UnitPlan, Compiler]:
-        """What makes the programs of every unit under a plan; traces are used again where the model's inputs are known."""
-        return make_compilers(plan, self.found if self.knows_inputs else None, self.folders)
+        """What makes the programs of every unit under a plan; traces are used again where there are some, or can be."""
+        found = self.found if self.is_surveyed or self.knows_inputs else None
+        return make_compilers(plan, found, self.folders)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 _CHAIN = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
+SUBCLASSES = "__subclasses__"
 _SETS = frozenset({"STORE_ATTR", "DELETE_ATTR"})
 _SETTERS = frozenset({"setattr", "delattr", "vars", "__dict__", "__setattr__", "__delattr__"})
 _WRITES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF"})
@@ -56,6 +57,9 @@ def _find_actions(code: types.CodeType) -> Iterator[tuple[int, Action]]:
             yield instruction.offset, Action("MATCH_CLASS", "match")
         elif instruction.opname == "IS_OP" and "constant" not in (operands := _compared(code, instructions[:at])):
             yield instruction.offset, Action("IS_OP", "is", operands=operands)
+        elif instruction.opname in _CHAIN and name == SUBCLASSES:
+            held = instructions[at - 1]
+            yield instruction.offset, Action(SUBCLASSES, _variables(held)[-1], operands=(held.opname,))
         elif instruction.opname in _READS:
             chains = (tuple(_chain(instructions, at)),)
             compared = _is_compared(instructions, at)

@@ -12,7 +12,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
-from .actions import Action
+from .actions import SUBCLASSES, Action
 from .answers import is_outside
 from .frames import IMPORTS, is_observed
 from .modes import Modes
@@ -81,7 +81,7 @@ _OF_THE_MODEL = {
     "MATCH_CLASS": "it matches something by its class, and what stands for a value in a trace has another",
     "IS_OP": "it asks whether what it is given is something of its own, and a program is not told which it is",
 }
-_INSIDE = frozenset({"__closure__", "__defaults__", "__kwdefaults__", "__getattribute__", "__subclasses__"})
+_INSIDE = frozenset({"__closure__", "__defaults__", "__kwdefaults__", "__getattribute__"})
 _OF_TENSORS = (torch.overrides.__file__, torch._tensor.__file__)
 
 
@@ -109,10 +109,9 @@ class Instructions(Names):
         named = {*code.co_names, *(constant for constant in code.co_consts if isinstance(constant, str))}
         self.name(named)
         is_library = is_module_of_library(frame.f_globals)
-        if not (is_library or _INSIDE.isdisjoint(named) or code.co_name == "__getattribute__"):
-            self.refuse(
-                f"it asks for {min(_INSIDE & named)} of something, and nothing tells what that gives", moving=True
-            )
+        inside = _INSIDE & named | ({SUBCLASSES} & set(code.co_consts))
+        if not (is_library or not inside or code.co_name == "__getattribute__"):
+            self.refuse(f"it asks for {min(inside)} of something, and nothing tells what that gives", moving=True)
         functions = self.functions.get(code, ())
         captured = [name for name in code.co_freevars if name != "__class__"]
         if captured and not functions and code not in self.own_code:
@@ -159,6 +158,10 @@ class Instructions(Names):
             return
         if action.operation in ("LOAD_GLOBAL", "LOAD_NAME"):
             self._read_global(frame, action)
+            return
+        if action.operation == SUBCLASSES:
+            if not is_module_of_library(frame.f_globals):
+                self.read_subclasses(frame, action)
             return
         if action.operation in _OF_THE_MODEL:
             if not (

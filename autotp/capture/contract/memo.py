@@ -11,9 +11,8 @@ from typing import Any
 
 from .answers import PLAIN
 
-_LINK = (
-    "_lru_list_elem"  # of each result of a function that keeps a bounded number: the key, the result, and this class
-)
+# Of each result of a function that keeps a bounded number: the key, the result, and this class.
+_LINK = "_lru_list_elem"
 
 _here = threading.local()
 
@@ -25,6 +24,11 @@ class Memo:
     function: Any
     before: Mapping[Any, Any]
     misses: int
+
+    @property
+    def name(self) -> str:
+        """What the function is called; one that wraps a partial has no name."""
+        return str(getattr(self.function, "__name__", "a memo"))
 
     def added(self) -> dict[Any, Any]:
         """The results that it has come to keep since then."""
@@ -40,6 +44,13 @@ class Memo:
         """Take one result out."""
         _entries(self.function).pop(key, None)
 
+    def forget_added(self) -> None:
+        """Take out all that it has come to keep since then."""
+        if not self.before:
+            self.function.cache_clear()
+        for key in self.added():
+            self.forget(key)
+
 
 @contextmanager
 def left_alone() -> Iterator[None]:
@@ -51,10 +62,7 @@ def left_alone() -> Iterator[None]:
     finally:
         _here.noted = outer
         for memo in noted.values():
-            if not memo.before:
-                memo.function.cache_clear()
-            for key in memo.added():
-                memo.forget(key)
+            memo.forget_added()
 
 
 def note(function: Any) -> Memo:

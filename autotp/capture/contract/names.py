@@ -9,10 +9,10 @@ import types
 from collections.abc import Set
 from typing import Any
 
-from .actions import Action
+from .actions import SUBCLASSES, Action
 from .answers import PLAIN, attribute
 from .attributes import Attributes
-from .probes import can_be_found
+from .probes import can_be_found, has_plain_subclasses, subclasses
 from .snapshot import untraced
 from .source import MISSING, Source, static_attribute
 from .values import is_of_torch
@@ -25,6 +25,17 @@ class Names(Attributes):
         """Of a module of the unit that code names: there a trace cannot put the twin's."""
         if id(value) in self.twins:
             self.refuse_part(value)
+
+    def read_subclasses(self, frame: types.FrameType, action: Action) -> None:
+        """A class, which a variable holds, is asked for the classes that are made of it."""
+        local = action.operands[0].startswith(("LOAD_FAST", "LOAD_DEREF"))
+        kind = (frame.f_locals if local else frame.f_globals).get(action.name)
+        if not (isinstance(kind, type) and has_plain_subclasses(kind)):
+            self.refuse(f"it asks for {SUBCLASSES} of something, and nothing tells what that gives", moving=True)
+            return
+        self.note(self.fixed(kind), "probe", subclasses)
+        for each in subclasses(kind):
+            self.reach(each, self.fixed(each))
 
     def import_module(self, frame: types.FrameType, action: Action) -> None:
         """An instruction imports a Python module: itself, or names of it, which may be modules as well."""
@@ -79,6 +90,8 @@ class Names(Attributes):
             if isinstance(value, types.ModuleType):
                 source, found = self.note(source, "attribute", name), vars(value).get(name, MISSING)
             elif isinstance(value, type):
+                if name == SUBCLASSES:
+                    return  # noted as they are asked for
                 held, (found, _) = source, static_attribute(value, name)
                 source = self.note(held, "class", name)
                 if found is MISSING:  # a class is an object of its own class

@@ -9,9 +9,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from .frames import is_observed
 
+PARAMETER = "_autotp_is_parameter"  # an attribute of the tensors that stand for parameters
 # Classes of what stands for a number while a trace runs, with one that is like it.
 STANDS_FOR: dict[type, Any] = {torch.SymInt: 0, torch.SymFloat: 0.0, torch.SymBool: False}
 _is_instance, _callable, _round = builtins.isinstance, builtins.callable, builtins.round
@@ -50,12 +52,21 @@ def rounded(value: Any, *digits: Any, **named: Any) -> Any:
     return _round(type(STANDS_FOR[type(value)])(value) if known else value, *digits, **named)
 
 
+def tensor_class(fake: torch.Tensor) -> type:
+    """The class of the tensor that one of a trace stands for."""
+    is_parameter = _is_instance(fake, torch.nn.Parameter) or PARAMETER in vars(fake)
+    return torch.nn.Parameter if is_parameter else torch.Tensor
+
+
 class _Type:
     """`type`, where it is called; in every other use the class itself."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        kind = _ABSENT if kwargs or len(args) != 1 else _class_of(args[0], sys._getframe(1))
-        return type(*args, **kwargs) if kind is _ABSENT else kind
+        kind = type(*args, **kwargs) if kwargs or len(args) != 1 else _class_of(args[0], sys._getframe(1))
+        if kind is not _ABSENT:
+            return kind
+        is_fake = _is_instance(args[0], FakeTensor) and is_observed(sys._getframe(1))
+        return tensor_class(args[0]) if is_fake else type(args[0])
 
     def __getattr__(self, name: str) -> Any:
         return getattr(type, name)

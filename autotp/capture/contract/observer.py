@@ -28,11 +28,20 @@ from .guards import Contract, Guard, grouped
 from .instructions import Instructions
 from .numbers import symbols_are_numbers
 from .probes import variable_state
+from .snapshot import Change
 from .source import Source, own_attributes
 from .tensors import telling
 from .values import NAMES, as_expected, memory_of
 
 T = TypeVar("T")
+
+
+class WritesError(TraceError):
+    """The traced code writes state. `changes` are what it wrote where it may write once, and find it there from then on."""
+
+    def __init__(self, reason: str, changes: tuple[Change, ...]) -> None:
+        super().__init__(reason)
+        self.changes = changes
 
 
 class Observer(Instructions):
@@ -100,8 +109,21 @@ class Observer(Instructions):
         self.refuse_foreign_holders()
         if self.problem is not None:
             raise TraceError(self.problem)
-        if written is not None:
-            raise TraceError(f"it changes {written}, which the next call reads")
+        if written:
+            raise WritesError(f"it changes {written[0]}, which the next call reads", self._kept_for_all(written))
+
+    def _kept_for_all(self, written: Sequence[str]) -> tuple[Change, ...]:
+        """What was written, if all of it is kept in objects that are nobody's own, and nothing of the trace is in it: such as
+        what a library finds out once for all."""
+        changed = self.snapshots.changed
+        own = any(self._is_of_unit(change) or change.holds_any(self.parts) for change in changed)
+        return () if own or len(changed) != len(written) else tuple(changed)
+
+    def _is_of_unit(self, change: Change) -> bool:
+        source: Source | None = self.known.get(id(change.value), (None, self.root))[1]
+        while source is not None and source.parent is not None:
+            source = source.parent
+        return source is self.root
 
     def contract(self, constants: Mapping[str, torch.Tensor]) -> Contract:
         """What was read, as guards; of a graph's constants, those that are read from state."""

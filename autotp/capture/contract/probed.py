@@ -39,7 +39,7 @@ class Probed(Notes):
         self.note(source, "probe", cache_state)
         self.snapshots.take_cache(value)
         for result in (kept(value) or {}).values():
-            self.returned(result, value.__name__)
+            self.returned(result, str(source))
         if isinstance(value.__wrapped__, types.FunctionType):
             self.keeping.add(value.__wrapped__.__code__)
         self.reach(value.__wrapped__, self.step(source, "slot", "__wrapped__"))

@@ -8,7 +8,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from .source import MISSING
+from .actions import SUBCLASSES
+from .source import MISSING, static_attribute
 from .values import BUFFERS
 
 
@@ -57,6 +58,20 @@ def can_be_found(name: str) -> Callable[[Any], bool]:
 
     return can_be_found
 
+
+def subclasses(kind: type) -> tuple[type, ...]:
+    """The classes that are made of a class."""
+    return tuple(kind.__subclasses__())
+
+
+def has_plain_subclasses(kind: type) -> bool:
+    """Returns if Python itself says which classes are made of a class."""
+    return (
+        static_attribute(kind, SUBCLASSES)[0] is MISSING and static_attribute(type(kind), SUBCLASSES)[0] is _SUBCLASSES
+    )
+
+
+_SUBCLASSES = vars(type)[SUBCLASSES]
 
 # What Python itself puts into a class at some time: where copies are made, and where annotations are asked for. And what may
 # be there while a trace observes.

@@ -10,6 +10,7 @@ import sys
 import types
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy
@@ -19,6 +20,33 @@ from torch.utils._python_dispatch import _disable_current_modes
 from .memo import Memo, note
 from .source import MISSING
 from .states import difference, give, put, state_of, written
+
+
+@dataclass(frozen=True)
+class Change:
+    """What was written to one object."""
+
+    value: Any
+    before: dict[str, Any]
+    after: dict[str, Any]
+
+    def redo(self) -> None:
+        """Write it again."""
+        give(self.value, self.after)
+
+    def undo(self) -> None:
+        """Put back what was there."""
+        give(self.value, self.before)
+
+    def holds_any(self, stand_ins: Container[int]) -> bool:
+        """Returns if something of the trace's own was written."""
+        old = {id(part) for held in self.before.values() for part in _parts(held)}
+        new = [part for held in self.after.values() for part in _parts(held)]
+        return any(id(part) not in old and _is_of_trace(part, stand_ins) for part in new)
+
+
+def _parts(held: Any) -> list[Any]:
+    return [*held, *held.values()] if isinstance(held, dict) else [held] if isinstance(held, bytes) else list(held)
 
 
 class Snapshots:
@@ -33,6 +61,7 @@ class Snapshots:
         self.classes: dict[type, tuple[dict[str, Any], Callable[[], str]]] = {}
         self.numbers: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.random: dict[int, tuple[Any, Any, Callable[[], str]]] = {}
+        self.changed: list[Change] = []  # of those that were taken, once they are put back
 
     def take(self, value: Any, name: Callable[[], str]) -> None:
         """Remember the present state of a container, an object, an array, or a module with its parameters and buffers."""
@@ -72,8 +101,8 @@ class Snapshots:
         if id(generator) not in self.random:
             self.random[id(generator)] = generator, _drawn(generator), name
 
-    def restore(self, stand_ins: Container[int]) -> str | None:
-        """Put back what was written; returns what it was, None if nothing was. Numbers in tensors are put back and not
+    def restore(self, stand_ins: Container[int]) -> list[str]:
+        """Put back what was written; returns what it was. Numbers in tensors are put back and not
         spoken of: a program writes them itself. `stand_ins` are the ids of what the trace had in the place of modules."""
         with _plainly():
             for tensor, numbers in reversed(self.numbers):
@@ -84,12 +113,20 @@ class Snapshots:
             put(namespace, key, old)
         found = [*self._restore_values(), *self._restore_names(), *self._restore_classes(), *self._restore_random()]
         found += self._restore_caches(stand_ins)
-        return found[0] if found else None
+        return found
+
+    def forget_results(self) -> None:
+        """Take out what memoising functions have come to keep: what they did beside it was put back, and is to be done again."""
+        for memo in self.caches:
+            for key in memo.added():
+                memo.forget(key)
 
     def _restore_values(self) -> Iterator[str]:
         for value, before, name in reversed(self.taken.values()):  # a module and its names may both be there
-            found = difference(before, state_of(value))
+            now = state_of(value)
+            found = difference(before, now)
             if found is not None:
+                self.changed.append(Change(value, before, now))
                 yield name() + found
                 give(value, before)
 
@@ -119,10 +156,10 @@ class Snapshots:
         """Results for a trace's own tensors and modules nobody finds again; any others are what the model would have kept."""
         for memo in self.caches:
             if memo.has_dropped():
-                yield f"what {memo.function.__name__} keeps"
+                yield f"what {memo.name} keeps"
             for key, result in memo.added().items():
                 if _is_of_trace(key, stand_ins) or _is_of_trace(result, stand_ins):
-                    yield f"what {memo.function.__name__} keeps"
+                    yield f"what {memo.name} keeps"
                     memo.forget(key)
 
 
