@@ -172,7 +172,8 @@ class Compiler:
             traced = trace(
                 structure, call.unit, site, self.varying, self.unread, self.widths, functions, live=call.module
             )
-        call.holds(traced.contract)
+        if not call.holds(traced.contract):
+            raise TraceError("what its Python reads is not what it was before it was traced")
         self.varying.observe_reads(traced.handle_guards)
         return traced
 

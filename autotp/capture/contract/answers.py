@@ -6,6 +6,7 @@ from __future__ import annotations
 import _abc  # type: ignore[import-not-found]
 import abc
 import datetime
+import decimal
 import functools
 import inspect
 import logging
@@ -44,6 +45,7 @@ _KNOWN = frozenset(
 _TRACING = ("torch._dynamo", "torch.compiler", "torch.fx", "torch._C._functorch", "torch.overrides", "torch.utils._")
 _PURE = frozenset({os.fspath})
 _CLOCKS = (vars(datetime.datetime)["now"], vars(datetime.datetime)["utcnow"], vars(datetime.date)["today"])
+_CONTEXTS = (decimal.getcontext, decimal.setcontext, decimal.localcontext)
 _OF_SYSTEM = (globals, open, print, input, __import__, sys._getframe, sys._current_frames, sys.gettrace, sys.getprofile)
 # What reads attributes, or finds classes, where nothing observes it.
 _READERS = (
@@ -69,7 +71,14 @@ def is_outside(value: Any) -> bool:
         return False
     if value.__module__ == "_thread":
         return bool(_OF_THREAD.match(value.__name__))
-    return value in _OF_SYSTEM or (value.__module__ in ("posix", "nt", "gc", "time") and value not in _PURE)
+    return value in (*_OF_SYSTEM, *_CONTEXTS) or (
+        value.__module__ in ("posix", "nt", "gc", "time") and value not in _PURE
+    )
+
+
+def is_for_good(function: Any) -> bool:
+    """Returns if what a function gives may be written to, and nothing can put that back: files, memory, the state of C code."""
+    return function is open or function in _CONTEXTS or gives_memory(function)
 
 
 def gives_memory(function: Any) -> bool:
@@ -108,6 +117,11 @@ def level(logger: Any) -> Any:
 def holder(lock: Any) -> Any:
     """Whether a lock is held, of one that can be taken again by whom and how often."""
     return repr(lock)
+
+
+def is_held(lock: Any) -> bool:
+    """Returns if anybody holds a lock."""
+    return holder(lock).startswith("<locked")
 
 
 def warning_filters(function: Any) -> Any:

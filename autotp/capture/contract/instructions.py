@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import gc
 import sys
 import types
 from typing import Any
@@ -21,7 +22,7 @@ from .numbers import INSTEAD, TYPE
 from .probes import environment_state, wanted_gradients
 from .snapshot import is_module_of_library
 from .source import Source
-from .values import may_write, memory_of
+from .values import kind_of, may_write, memory_of
 
 _LEAVES = {
     torch.Tensor.register_hook: "register_hook",
@@ -98,6 +99,7 @@ class Instructions(Names):
     def __init__(self, twin: nn.Module, live: nn.Module, varying: frozenset[tuple[str, str]], modes: Modes) -> None:
         super().__init__(twin, live, varying, modes)
         self.hidden: dict[int, torch.Tensor] = {}
+        self.met: dict[int, Any] = {}  # objects that are new, or were read as their methods ran
         self.entered: set[tuple[int, Source]] = set()
         self.own_code: set[types.CodeType] = set()  # of functions that the trace itself makes
         self.gradients_asked = self.order_asked = False
@@ -112,6 +114,8 @@ class Instructions(Names):
         inside = _INSIDE & named | ({SUBCLASSES} & set(code.co_consts))
         if not (is_library or not inside or code.co_name == "__getattribute__"):
             self.refuse(f"it asks for {min(inside)} of something, and nothing tells what that gives", moving=True)
+        if not is_library and code.co_argcount:
+            self._meet(frame.f_locals.get(code.co_varnames[0]))
         functions = self.functions.get(code, ())
         captured = [name for name in code.co_freevars if name != "__class__"]
         if captured and not functions and code not in self.own_code:
@@ -128,6 +132,24 @@ class Instructions(Names):
                 if getattr(function, name):
                     slot = self.note(source, "slot", name)
                     self.reach(getattr(function, name), slot)
+
+    def leave_alone(self, value: Any, depth: int = 6) -> None:
+        """What is given to the traced code, with all it holds, may be written to."""
+        is_code = isinstance(value, (type, types.ModuleType, types.FunctionType, torch.Tensor, nn.Module))
+        if depth and not is_code and id(value) not in self.met:
+            self.met[id(value)] = value
+            for part in gc.get_referents(value):
+                self.leave_alone(part, depth - 1)
+
+    def _meet(self, value: Any) -> None:
+        """Code runs that is given an object. If it was there before the trace, and nothing has read it, a library has it and
+        hands it on, as a logger does with its handlers."""
+        unread = id(value) not in self.known and id(value) not in self.met
+        if unread and id(value) not in self.twins and kind_of(value) == "object":
+            self.met[id(value)] = value
+            # Nothing is collected while a trace runs, so what it has made itself is still young.
+            if not any(each is value for each in gc.get_objects(generation=0)):
+                self.reach(value, self.fixed(value))
 
     def ask(self, frame: types.FrameType) -> None:
         """The environment is asked for a variable, or for all, or one is set. Or something is imported by its name."""

@@ -83,6 +83,7 @@ class Observer(Instructions):
         self.lenient = lenient
         collecting = gc.isenabled()
         gc.disable()  # else code that runs whenever memory is collected would count as the model's
+        gc.collect(0)  # what is young from here on, the traced code has made
         try:
             for each, name in ((random._inst, "Python's"), (numpy.random.mtrand._rand, "numpy's")):
                 self.snapshots.take_random(each, lambda name=name: f"the state of {name} random generator")  # type: ignore[misc]

@@ -10,7 +10,7 @@ import numpy
 import torch
 from torch import nn
 
-from .answers import gives_memory
+from .answers import is_for_good
 from .memo import cache_state, kept
 from .modes import Modes
 from .notes import Notes
@@ -77,9 +77,8 @@ class Probed(Notes):
             self.reach(getattr(value, name), self.note(source, "slot", name))
 
     def _refuse_outside(self, function: Any) -> None:
-        """Of a function that asks or tells somebody else; what is written to a file, or to memory, nothing puts back."""
-        moving = function is open or gives_memory(function)
-        self.refuse(f"it calls {function.__name__}, which is not about the model's state", moving)
+        """Of a function that asks or tells somebody else."""
+        self.refuse(f"it calls {function.__name__}, which is not about the model's state", is_for_good(function))
 
     def _check_wants_no_gradient(self, state: torch.Tensor | None, source: Source) -> None:
         if state is not None and state.requires_grad:

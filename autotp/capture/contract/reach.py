@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from ..clone import copied_in
-from .answers import is_outside, question
+from .answers import holder, is_outside, question
 from .modes import Modes
 from .probed import Probed
 from .probes import PROBES, code_of
@@ -125,8 +125,8 @@ class Reach(Probed):
             for live, _ in self.parts.values()
             for value in copied_in(own_attributes(live), own_attributes(self.twins[id(live)]))
         }
-        for holder, part in self.holders:
-            if id(holder) not in copied:
+        for having, part in self.holders:
+            if id(having) not in copied:
                 self.refuse_part(part)
 
     def _reach_part(self, value: nn.Module, source: Source) -> None:
@@ -141,6 +141,8 @@ class Reach(Probed):
         ask = question(value)
         if ask is not None:
             self.note(source, "probe", ask)
+        if ask is holder:
+            self.snapshots.take_lock(value, source.__str__)
 
     def _reach_tensor(self, value: torch.Tensor, source: Source) -> None:
         if isinstance(value, nn.Parameter):

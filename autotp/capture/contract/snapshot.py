@@ -9,7 +9,7 @@ import random
 import sys
 import types
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from .answers import holder, is_held
 from .memo import Memo, note
 from .source import MISSING
 from .states import difference, give, put, state_of, written
@@ -61,6 +62,7 @@ class Snapshots:
         self.classes: dict[type, tuple[dict[str, Any], Callable[[], str]]] = {}
         self.numbers: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.random: dict[int, tuple[Any, Any, Callable[[], str]]] = {}
+        self.locks: list[tuple[Any, str, Callable[[], str]]] = []
         self.changed: list[Change] = []  # of those that were taken, once they are put back
 
     def take(self, value: Any, name: Callable[[], str]) -> None:
@@ -101,9 +103,13 @@ class Snapshots:
         if id(generator) not in self.random:
             self.random[id(generator)] = generator, _drawn(generator), name
 
+    def take_lock(self, lock: Any, name: Callable[[], str]) -> None:
+        """Remember who holds a lock, and how often."""
+        self.locks.append((lock, holder(lock), name))
+
     def restore(self, stand_ins: Container[int]) -> list[str]:
-        """Put back what was written; returns what it was. Numbers in tensors are put back and not
-        spoken of: a program writes them itself. `stand_ins` are the ids of what the trace had in the place of modules."""
+        """Put back what was written; returns what it was. Numbers in tensors are put back and not spoken of: a program writes
+        them itself. `stand_ins` are the ids of what the trace had in the place of modules."""
         with _plainly():
             for tensor, numbers in reversed(self.numbers):
                 tensor.copy_(numbers)
@@ -112,8 +118,7 @@ class Snapshots:
         for namespace, key, old in reversed(self.entries):
             put(namespace, key, old)
         found = [*self._restore_values(), *self._restore_names(), *self._restore_classes(), *self._restore_random()]
-        found += self._restore_caches(stand_ins)
-        return found
+        return [*found, *self._restore_caches(stand_ins), *self._restore_locks()]
 
     def forget_results(self) -> None:
         """Take out what memoising functions have come to keep: what they did beside it was put back, and is to be done again."""
@@ -151,6 +156,15 @@ class Snapshots:
             if pickle.dumps(_drawn(generator)) != pickle.dumps(state):
                 yield name()
                 _set_drawn(generator, state)
+
+    def _restore_locks(self) -> Iterator[str]:
+        """Only those that are held now: one that was held as it was met may have been so within the trace alone."""
+        for lock, before, name in self.locks:
+            if holder(lock) != before and is_held(lock):
+                yield name()
+                with suppress(RuntimeError):  # by another thread
+                    while holder(lock) != before:
+                        lock.release()
 
     def _restore_caches(self, stand_ins: Container[int]) -> Iterator[str]:
         """Results for a trace's own tensors and modules nobody finds again; any others are what the model would have kept."""
