@@ -93,7 +93,9 @@ CALLED = (
 
 TOP = """import functools
 import itertools
+import logging
 import os
+import threading
 from collections import defaultdict, deque
 from dataclasses import dataclass
 from types import SimpleNamespace

@@ -50,6 +50,16 @@ SLOTS = """class Slots{n}:
         self.x = 2.0
 """
 
+HANDLER = """class Handler{n}(logging.Handler):
+    seen = 2.0
+
+    def emit(self, record):
+        self.seen += 1
+
+
+G{n}, H{n} = logging.Logger("x"), Handler{n}()
+G{n}.addHandler(H{n})"""
+
 KINDS: dict[str, Kind] = {
     "module global": Kind("G{n}", ("G{n} += 1",), ("G{n} = {v}",), top="G{n} = 2.0", globals="G{n}"),
     "cell": Kind("c{n}", ("c{n} += 1",), ("c{n} = {v}",), local="c{n} = 2.0", nonlocals="c{n}"),
@@ -256,5 +266,35 @@ KINDS: dict[str, Kind] = {
         (),
         ("V{n}[0] = {v}", "f{n}.cache_clear()", "V{n}[0] = {v}\nf{n}.cache_clear()"),
         top="V{n} = [2.0]\n\n\n@functools.cache\ndef f{n}(x):\n    return V{n}[0] * x / 2\n",
+    ),
+    "cached function that counts": Kind(
+        "(f{n}(2) + V{n}[1])",
+        (),
+        ("V{n}[0] = {v}", "f{n}.cache_clear()", "V{n}[1] = {v}\nf{n}.cache_clear()"),
+        top="V{n} = [2.0, 0.0]\n\n\n@functools.lru_cache(2)\ndef f{n}(x):\n    V{n}[1] += 1\n    return V{n}[0] * x / 2\n",
+    ),
+    "table that is filled once": Kind(
+        "D{n}.setdefault('x', V{n}[0])",
+        (),
+        ("D{n}.clear()", "V{n}[0] = {v}", "V{n}[0] = {v}\nD{n}.clear()"),
+        top="V{n}, D{n} = [2.0], {{}}",
+    ),
+    "lock": Kind(
+        "(3.0 if L{n}.locked() else 2.0)",
+        ("L{n}.acquire(blocking=False)",),
+        ("L{n}.locked() and L{n}.release()", "L{n}.acquire(blocking=False)"),
+        top="L{n} = threading.Lock()",
+    ),
+    "handler of a logger": Kind(
+        "H{n}.seen",
+        ("G{n}.warning('a call')", "H{n}.seen += 1"),
+        ("H{n}.seen = {v}", "G{n}.disabled = not G{n}.disabled", "G{n}.setLevel(50)"),
+        top=HANDLER,
+    ),
+    "classes made of a class": Kind(
+        "(1.0 + len(B{n}.__subclasses__()))",
+        (),
+        ("K{n}.append(type('Another', (B{n},), {{}}))", "K{n}.append(type('Last', (K{n}[-1],), {{}}))"),
+        top="class B{n}:\n    pass\n\n\nK{n} = [B{n}]",
     ),
 }
