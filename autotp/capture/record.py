@@ -240,7 +240,6 @@ class _Recorder:
         observer = Observer(self.model, self.dense, frozenset(), Modes())  # what the run writes is put back
         with torch.enable_grad(), opaque, mode, GroupedProducts(), Outside(), observer.watching(lenient=True):
             observer.begin(pytree.tree_leaves((args, dict(kwargs))))
-            observer.leave_alone((fake_args, fake_kwargs))
             self.recording.result = observer.run(self.model, *fake_args, **fake_kwargs)
         # Whatever class holds them: the caller reads what a model returns.
         self._note_read(list(tensors_of(self.recording.result)))

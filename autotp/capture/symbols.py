@@ -113,6 +113,8 @@ class Symbols:
         Raises TraceError if a condition depends on data.
         """
         conditions = self._conditions()
+        for one, other in filter(None, map(_equal_symbols, conditions)):
+            self.env._set_replacement(one, other, "a condition says that they are equal")
         if any(self.env.is_unbacked_symint(symbol) for c in conditions for symbol in c.free_symbols):
             raise TraceError("a branch depends on a tensor's value; compute it outside of the block")
         usable = [condition for condition in conditions if condition.free_symbols <= self._names.keys()]
@@ -194,6 +196,19 @@ def _compiled(names: tuple[str, ...], text: str) -> Callable[..., bool]:
         raise TraceError(f"it branches on {unknown[0].partition('_')[2] or unknown[0]} of a size or number that varies")
     check: Callable[..., bool] = eval(f"lambda {', '.join(names)}: {text}", scope)
     return check
+
+
+def _equal_symbols(condition: sympy.Basic) -> tuple[sympy.Symbol, sympy.Symbol] | None:
+    """Two sizes that a condition says are equal, also where both sides have a product with the same other sizes."""
+    if not isinstance(condition, sympy.Eq) or not condition.lhs.is_polynomial() or not condition.rhs.is_polynomial():
+        return None
+    _, factors = sympy.factor_list(condition.lhs - condition.rhs)
+    # No size is zero, so the difference is none of these.
+    differences = [factor for factor, _ in factors if not factor.is_Symbol]
+    symbols = sorted(differences[0].free_symbols, key=str) if len(differences) == 1 else []
+    if len(symbols) == 2 and differences[0] in (symbols[0] - symbols[1], symbols[1] - symbols[0]):
+        return symbols[1], symbols[0]
+    return None
 
 
 def conditions_text(conditions: Sequence[sympy.Basic]) -> str:

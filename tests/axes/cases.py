@@ -483,7 +483,7 @@ CONTRACTIONS = [
     Case("aten.mv", "a b, b", torch.mv),
     Case("aten.dot", "a, a", torch.dot),
     Case("aten.outer", "a, b", torch.outer),
-    Case("aten.bilinear", "a I, a J, o I J, o", functional.bilinear),
+    Case("aten.bilinear", "a i, a j, o i j, o", functional.bilinear),
     Case("aten.matmul", "a b, b c", torch.matmul),
     Case("aten.matmul", "a b c, c d", torch.matmul),
     Case("aten.matmul", "a 1 b c, d c e", torch.matmul),

@@ -186,6 +186,38 @@ def test_a_call_that_breaks_a_guard_is_traced_anew() -> None:
     assert cut.cut() == weights(2, *MLP)
 
 
+class Crosses(nn.Module):
+    """Attention to another sequence, whose heads are taken apart by the first one's batch: so both have the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(HIDDEN, HIDDEN) for _ in range(4))
+
+    def forward(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        batch, width = x.shape[0], HIDDEN // HEADS
+        q, k, v = (
+            y.transpose(0, 1).reshape(y.shape[1], batch * HEADS, width).transpose(0, 1)
+            for y in (self.q(x), self.k(other), self.v(other))
+        )
+        found = (q @ k.transpose(1, 2)).softmax(-1) @ v
+        return x + self.o(found.transpose(0, 1).reshape(x.shape[1], batch, HIDDEN).transpose(0, 1))
+
+
+def test_sizes_that_a_view_makes_equal_are_one() -> None:
+    torch.manual_seed(0)
+    model, sizes = Crosses().double(), ((2, 3, 5), (4, 6, 7), (3, 9, 2))
+    calls = [(leaf(b, t, HIDDEN), leaf(b, s, HIDDEN, seed=1)) for b, t, s in sizes]
+    found = survey(model, [(calls[0], {}), (calls[1], {})])
+    plan = make_plan(model, found, 2)
+    assert {name for unit in plan.units for name in unit.layouts()} == set(ATTENTION)
+    compilers = dict(make_compilers(plan, found))
+    true = [model(*call) for call in calls]
+    for own in simulate(2, lambda ranks: [apply_plan(copy.deepcopy(model), plan, ranks, compilers)(*c) for c in calls]):
+        for part, whole in zip(own, true, strict=True):
+            torch.testing.assert_close(part, whole, rtol=EXACT, atol=EXACT)
+    assert sum(len(programs) for compiler in compilers.values() for programs in compiler.programs.values()) == 1
+
+
 class BranchesByMode(Block):
     def inner(self, y: torch.Tensor) -> torch.Tensor:
         return y.relu() if self.training else y.tanh()

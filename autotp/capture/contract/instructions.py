@@ -133,23 +133,15 @@ class Instructions(Names):
                     slot = self.note(source, "slot", name)
                     self.reach(getattr(function, name), slot)
 
-    def leave_alone(self, value: Any, depth: int = 6) -> None:
-        """What is given to the traced code, with all it holds, may be written to."""
-        is_code = isinstance(value, (type, types.ModuleType, types.FunctionType, torch.Tensor, nn.Module))
-        if depth and not is_code and id(value) not in self.met:
-            self.met[id(value)] = value
-            for part in gc.get_referents(value):
-                self.leave_alone(part, depth - 1)
-
     def _meet(self, value: Any) -> None:
-        """Code runs that is given an object. If it was there before the trace, and nothing has read it, a library has it and
-        hands it on, as a logger does with its handlers."""
-        unread = id(value) not in self.known and id(value) not in self.met
-        if unread and id(value) not in self.twins and kind_of(value) == "object":
-            self.met[id(value)] = value
-            # Nothing is collected while a trace runs, so what it has made itself is still young.
-            if not any(each is value for each in gc.get_objects(generation=0)):
-                self.reach(value, self.fixed(value))
+        """Code runs that is given an object. If nothing has read it, a library may have it and hand it on, as a logger does
+        with its handlers: should it be read later on, it counts as it is now."""
+        if id(value) in self.known or id(value) in self.met or id(value) in self.twins or kind_of(value) != "object":
+            return
+        self.met[id(value)] = value
+        # Nothing is collected while a trace runs, so what it has made itself is still young.
+        if not any(each is value for each in gc.get_objects(generation=0)):
+            self.snapshots.foresee(value)
 
     def ask(self, frame: types.FrameType) -> None:
         """The environment is asked for a variable, or for all, or one is set. Or something is imported by its name."""

@@ -19,8 +19,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from .answers import holder, is_held
 from .memo import Memo, note
-from .source import MISSING
+from .source import MISSING, own_attributes
 from .states import difference, give, put, state_of, written
+from .values import kind_of
 
 
 @dataclass(frozen=True)
@@ -62,13 +63,21 @@ class Snapshots:
         self.classes: dict[type, tuple[dict[str, Any], Callable[[], str]]] = {}
         self.numbers: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.random: dict[int, tuple[Any, Any, Callable[[], str]]] = {}
+        self.foreseen: dict[int, tuple[Any, dict[str, Any]]] = {}
         self.locks: list[tuple[Any, str, Callable[[], str]]] = []
         self.changed: list[Change] = []  # of those that were taken, once they are put back
 
     def take(self, value: Any, name: Callable[[], str]) -> None:
         """Remember the present state of a container, an object, an array, or a module with its parameters and buffers."""
         if id(value) not in self.taken and type(value) not in (tuple, frozenset):
-            self.taken[id(value)] = value, state_of(value), name
+            _, state = self.foreseen.get(id(value)) or (value, state_of(value))
+            self.taken[id(value)] = value, state, name
+
+    def foresee(self, value: Any) -> None:
+        """Copy the present state of an object, and of what it holds, for the case that it is to be remembered later on."""
+        for each in (value, *own_attributes(value).values()):
+            if kind_of(each) in ("object", "container"):
+                self.foreseen[id(each)] = each, state_of(each)
 
     def take_entry(self, namespace: dict[str, Any], name: str) -> None:
         """Remember one global."""
