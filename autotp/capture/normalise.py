@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import torch
 
 from ..axes.annotation import annotate, annotation
+from .bags import BAGS, bag_to_lookups
 
 _IDENTITIES = frozenset(
     {torch.ops.aten.alias.default, torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default}
@@ -35,6 +36,8 @@ def normalise(graph: torch.fx.Graph, constants: Mapping[str, torch.Tensor]) -> N
             _index_to_slice(graph, node, constants)
         elif node.target is torch.ops.aten.matmul.default:
             _matmul_to_linear(node)
+        elif node.target in BAGS:
+            bag_to_lookups(graph, node)
         elif node in unseen:
             annotate(node, writes=tuple(sharing_memory(graph, node.args[0])))
         elif _writes(node):

@@ -462,6 +462,7 @@ LOOKUPS = [
     Case("aten.scatter_add", "a B, a C, a C", lambda x, i, y: x.scatter_add(1, i, y), [normal, numbers(2)]),
     Case("aten.index_add", "A b, C, C b", lambda x, i, y: x.index_add(0, i, y), [normal, numbers(2)]),
     Case("aten.index_add", "a B c, D, a D c", lambda x, i, y: x.index_add(-2, i, y, alpha=3), [normal, numbers(2)]),
+    Case("aten.bucketize", "a b, D", lambda x, limits: torch.bucketize(x, limits.sort().values, right=True)),
     Case("aten.index_add", "C, C b", lambda i, y: y.new_zeros(4, y.shape[1]).index_add(0, i, y), [numbers(4)]),
     Case("aten.index_select", "a B c, D", lambda x, i: x.index_select(1, i), [normal, numbers(2)]),
     Case("aten.one_hot", "a b", lambda i: functional.one_hot(i, 3), [numbers(3)]),

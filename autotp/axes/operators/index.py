@@ -108,6 +108,12 @@ def index_select(call: Call) -> Fact:
     return call.fact((*dims[:position], *chosen, *dims[position + 1 :]), linear=[[0]], zeros=[[0]])
 
 
+def bucketize(call: Call) -> Fact:
+    """Between which of all boundaries each number lies."""
+    call.pin(call.dims(call.get("boundaries")), "it is indexed by data")
+    return call.fact(call.dims(call.get("self")))
+
+
 def one_hot(call: Call) -> Fact:
     classes = call.fresh([call.shape()[-1]])
     call.pin(classes, "its classes are counted here")
@@ -141,4 +147,5 @@ RULES: dict[str, Rule] = {
     "aten.index_add": index_add,
     "aten.index_select": index_select,
     "aten.one_hot": one_hot,
+    "aten.bucketize": bucketize,
 }
