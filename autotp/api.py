@@ -137,6 +137,7 @@ def parallelize(
 
     Raises:
         UsageError: there is no process group, or an argument is wrong.
+        PlacementError: the ranks' models have different numbers in a parameter or buffer, of each of which a sample is compared.
         PlanError: the plan is for another model or group.
         UnsoundPlanError: the plan cuts what must stay whole. If the inputs of the model are not known and there is no
             `example`, the first call of the unit raises it.

@@ -37,8 +37,9 @@ def bag_to_lookups(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
 
 def _summed(graph: torch.fx.Graph, named: dict[str, Any]) -> torch.fx.Node:
     def make(target: Any, *args: Any, **options: bool) -> torch.fx.Node:
-        node = graph.call_function(target, args, options)
-        node.meta = {"val": target(*torch.fx.node.map_arg(args, lambda arg: arg.meta["val"]), **options)}
+        node = graph.call_function(target, args, dict(options))
+        values: Any = torch.fx.node.map_arg(args, lambda arg: arg.meta["val"])
+        node.meta = {"val": target(*values, **options)}
         return node
 
     indices, offsets, weights = named["indices"], named["offsets"], named["per_sample_weights"]

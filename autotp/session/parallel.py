@@ -13,14 +13,17 @@ from ..huggingface.adapters import say_whole_sizes
 from ..huggingface.checkpointing import keep_checkpointing, leave_checkpointing
 from ..planner.plan import Plan
 from ..runtime.groups.ranks import Ranks
+from .equal import check_equal_models
 from .pipeline import Session
 
 
 def cut_model(session: Session, ranks: Ranks, plan: Plan | None = None) -> None:
     """Cut a session's model by a plan, or by the best one, on every rank alike.
 
-    Raises PlanError or UnsoundPlanError for a plan that is not about the model, or wrong for it.
+    Raises PlanError or UnsoundPlanError for a plan that is not about the model, or wrong for it, and PlacementError if the ranks'
+    models are not equal.
     """
+    check_equal_models(session.module, ranks)
     if plan is None:
         plan = session.plan(ranks.size)
     elif session.knows_inputs:

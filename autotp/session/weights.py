@@ -23,6 +23,7 @@ from ..runtime.cut.moving import move
 from ..runtime.groups.ranks import Ranks
 from .arguments import Wishes, check_wishes
 from .built import Built, build_lazily
+from .equal import check_equal_models
 from .first_call import cut_at_first_call
 from .groups import join_ranks, process_ranks
 from .opening import Opened, open_checkpoint, part_of_rank
@@ -103,6 +104,7 @@ def place_at_first_call(building: Callable[[], Built], ranks: Ranks, **wishes: U
     model = built().model
 
     def cut(session: Session) -> None:
+        check_equal_models(model, ranks)
         plan = session.plan(ranks.size)
         ranks.check_agreement(plan.to_json(), "plans")
         opened = built().opened()
@@ -155,6 +157,7 @@ def place(
 
     share(ranks, LOAD, lambda: "", ARRIVE_S)
     plan = _agreed(share(ranks, LOAD, choose))
+    check_equal_models(opened().model, ranks)
     model, later = opened().model, Session(dense(), example=example, **wishes)
     is_surveyed = session().is_surveyed
     compilers = make_compilers(plan, session().found if is_surveyed else None, session().folders)

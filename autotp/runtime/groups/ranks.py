@@ -89,9 +89,12 @@ class Ranks:
         """Raises PlacementError on every rank if the ranks do not have the same text."""
         number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
         mine = torch.tensor([number], device=self.device)
-        numbers = self._all_gather(mine, (Factor(self.size, 1),)) if self.size > 1 else []
-        if any(int(other) != number for other in numbers):
+        if any(int(other) != number for other in self.said_by_all(mine)):
             raise PlacementError(f"the ranks have different {what}; they need equal models, inputs and versions")
+
+    def said_by_all(self, value: torch.Tensor) -> list[torch.Tensor]:
+        """The value of every rank, in their order; it counts as nothing that a model sends."""
+        return self._all_gather(value, (Factor(self.size, 1),)) if self.size > 1 else [value]
 
     @property
     def others(self) -> Sequence[int]:
