@@ -96,7 +96,7 @@ class Handles:
     def read(self, handle: int, path: Path, value: Any) -> Any:
         """What following a path gave: a constant is guarded, a tensor is a node, anything else stays opaque."""
         if isinstance(value, (*CONSTANTS, torch.SymInt)):
-            return self._read_constant(HandleRead(handle, path), value)
+            return self.constant(HandleRead(handle, path), value)
         if isinstance(value, torch.Tensor):
             return self._fetch(handle, path, value)
         if handle not in self._changed and not isinstance(value, _METHODS):
@@ -108,7 +108,7 @@ class Handles:
         try:
             found = getattr(value, name)
         except AttributeError:
-            self._read_constant(HandleRead(handle, (*path, ("has", name))), False)
+            self.constant(HandleRead(handle, (*path, ("has", name))), False)
             raise
         except Exception as error:
             raise self.refuse(f"{name} of a {type(value).__name__} raises an error in a trace: {error}") from error
@@ -119,10 +119,10 @@ class Handles:
         if guard not in self.guards:
             self.guards.append(guard)
 
-    def _read_constant(self, read: HandleRead, value: Any) -> Any:
+    def constant(self, read: HandleRead, value: Any, exact: bool = False) -> Any:
         if read.handle in self._changed:
             # A condition on the object as it is before the program cannot say what is read after a change.
-            if isinstance(value, torch.SymInt) or type(value) is int:
+            if not exact and (isinstance(value, torch.SymInt) or type(value) is int):
                 self.calls.append(self._reading(read_number, read.handle, read.path, value))
                 return torch.ops.autotp.opaque_number(_register(self, len(self.calls) - 1))
             if isinstance(value, float):
@@ -146,7 +146,7 @@ class Handles:
             torch.is_grad_enabled() and handle in self._changed
         )  # of which no condition can be made
         if call.target is read_opaque and handle not in self._changed and isinstance(value, torch.Tensor):
-            self._read_constant(HandleRead(handle, (*path, (".", "requires_grad"))), value.requires_grad)
+            self.constant(HandleRead(handle, (*path, (".", "requires_grad"))), value.requires_grad)
         if handle not in self._changed and isinstance(value, torch.Tensor):
             self._guard_looks(handle, path, value)
         return self._node(call)

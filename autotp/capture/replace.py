@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
 from typing import Any
 
 import sympy
@@ -17,7 +16,7 @@ from .functions import OpaqueFunction, argument_names
 from .handles import OpaqueCall, pending_call
 from .opaque import Path, Position, follow
 from .stand_in import handle_path
-from .symbols import Symbols, conditions_text, later_check, symbols_of
+from .symbols import Place, Symbols, conditions_text, later_check, symbols_of
 
 
 class Inputs:
@@ -128,56 +127,83 @@ class Replacement:
 
 def check_later(graph: torch.fx.Graph, symbols: Symbols) -> None:
     """Check, at the end of the program, the conditions on sizes and numbers that only opaque objects know."""
-    numbers, lengths = dict[Any, torch.fx.Node](), dict[Any, tuple[torch.fx.Node, int]]()
-    inputs = {str(node.target): node for node in graph.nodes if node.op == "placeholder"}
-    for node in graph.nodes:
+    later = _Later(graph, symbols)
+    later.check_reads()
+    with graph.inserting_before(next(iter(reversed(graph.nodes)))):
+        later.check_conditions()
+        later.check_equal()
+
+
+class _Later:
+    """What is known while a program runs: `numbers` by their expressions, and `lengths` of what objects gave."""
+
+    def __init__(self, graph: torch.fx.Graph, symbols: Symbols) -> None:
+        self.graph, self.symbols = graph, symbols
+        self.inputs = {str(node.target): node for node in graph.nodes if node.op == "placeholder"}
+        self.reads = [node for node in graph.nodes if node.target is read_number]
+        self.numbers, self.lengths = dict[Any, torch.fx.Node](), dict[Any, tuple[torch.fx.Node, int]]()
+        for node in graph.nodes:
+            self._note(node)
+
+    def _note(self, node: torch.fx.Node) -> None:
         value, source = node.meta.get("val"), node.args[0] if node.args else None
         if isinstance(value, torch.SymInt):
-            numbers.setdefault(value.node.expr, node)
-        elif (
-            isinstance(value, torch.Tensor)
-            and isinstance(source, torch.fx.Node)
-            and annotation(source).opaque is not None
-        ):
+            self.numbers.setdefault(value.node.expr, node)
+        elif isinstance(value, torch.Tensor) and isinstance(source, torch.fx.Node) and annotation(source).opaque:
             sizes: tuple[Any, ...] = tuple(value.shape)
             for dim, size in enumerate(sizes):
                 if isinstance(size, torch.SymInt):
-                    lengths.setdefault(size.node.expr, (node, dim))
+                    self.lengths.setdefault(size.node.expr, (node, dim))
 
-    def known(symbol: Any) -> bool:
-        return symbols.place(symbol) is not None or symbol in numbers or symbol in lengths
+    def check_reads(self) -> None:
+        """Raises TraceError where a number that is read while the program runs must be one that it was. It may be equal to
+        another size or number that is known then."""
+        found = {node.meta["val"].node._expr for node in self.reads}
+        fixed = any(self.symbols.settled(symbol).is_number for symbol in self.symbols.reads)
+        for condition in self.symbols.later_conditions():
+            own, settled = condition.free_symbols & self.symbols.reads, self.symbols.settled(condition)
+            fixed |= bool(own - found) or (bool(own) and isinstance(settled, sympy.Eq))
+        if fixed:
+            raise TraceError("it takes another way for each number that it reads from an object which it has changed")
 
-    later = symbols.later_conditions()
-    _check_reads(symbols, later, numbers)
-    conditions = [c for c in later if all(map(known, c.free_symbols))]
-    if not conditions:
-        return
+    def check_conditions(self) -> None:
+        """Check what is not known before."""
+        settled = [self.symbols.settled(condition) for condition in self.symbols.later_conditions()]
+        conditions = [c for c in settled if c.free_symbols and all(map(self._is_known, c.free_symbols))]
+        used = symbols_of(conditions)
+        if conditions:
+            places = tuple(i for i, symbol in enumerate(used) if symbol in self.lengths)
+            check = later_check(tuple(map(str, used)), places, conditions_text(conditions))
+            self.graph.call_function(check, ([self._value_of(symbol) for symbol in used],))
 
-    def value_of(symbol: Any) -> torch.fx.Node:
-        if (place := symbols.place(symbol)) is not None:
-            position, dim = place
-            if dim is None:
-                return inputs[f"number_{position}"]
-            return graph.call_function(torch.ops.aten.sym_size.int, (inputs[f"tensor_{position}"], dim))
-        if symbol in numbers:
-            return numbers[symbol]
-        return graph.call_function(torch.ops.aten.sym_size.int, lengths[symbol])
+    def check_equal(self) -> None:
+        """Check that every number that is read is what it was found to be equal to."""
+        for read in self.reads:
+            symbol = read.meta["val"].node.expr
+            equal = [self._at(place) for place in self.symbols.places(symbol)]
+            equal += [other for other in self.reads if other is not read and other.meta["val"].node.expr == symbol]
+            if symbol in self.lengths:
+                equal.append(self._length(symbol))
+            for other in equal:
+                self.graph.call_function(later_check(("a", "b"), (1,), "a == b"), ([read, other],))
 
-    used = symbols_of(conditions)
-    with graph.inserting_before(next(iter(reversed(graph.nodes)))):
-        names, values = tuple(map(str, used)), [value_of(symbol) for symbol in used]
-        places = tuple(i for i, symbol in enumerate(used) if symbol in lengths)
-        graph.call_function(later_check(names, places, conditions_text(conditions)), (values,))
+    def _is_known(self, symbol: Any) -> bool:
+        return self.symbols.place(symbol) is not None or symbol in self.numbers or symbol in self.lengths
 
+    def _value_of(self, symbol: Any) -> torch.fx.Node:
+        place = self.symbols.place(symbol)
+        if place is not None:
+            return self._at(place)
+        return self.numbers[symbol] if symbol in self.numbers else self._length(symbol)
 
-def _check_reads(symbols: Symbols, conditions: list[sympy.Basic], numbers: Container[Any]) -> None:
-    """Raises TraceError where a number that is read while a program runs must be one that it was."""
-    for condition in conditions:
-        for symbol in condition.free_symbols:
-            if symbols.is_read(symbol) and (symbol not in numbers or isinstance(condition, sympy.Eq)):
-                raise TraceError(
-                    "it takes another way for each number that it reads from an object which it has changed"
-                )
+    def _length(self, symbol: Any) -> torch.fx.Node:
+        return self.graph.call_function(torch.ops.aten.sym_size.int, self.lengths[symbol])
+
+    def _at(self, place: Place) -> torch.fx.Node:
+        position, dim = place
+        if dim is None:
+            return self.inputs[f"number_{position}"]
+        return self.graph.call_function(torch.ops.aten.sym_size.int, (self.inputs[f"tensor_{position}"], dim))
 
 
 def _constant(size: Any) -> int | None:

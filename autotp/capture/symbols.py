@@ -46,9 +46,9 @@ class Symbols:
             self.env = _Guessing()
             self.env.answer = guess
         self.mode = TracedFakes(shape_env=self.env, allow_non_fake_inputs=True)
+        self.reads = set[sympy.Symbol]()  # of numbers that a program reads while it runs
         self._names: dict[sympy.Symbol, Place] = {}
         self._constants: dict[Place, int] = {}
-        self._read = set[sympy.Symbol]()
         self._count = 0
 
     def size(self, hint: int) -> Any:
@@ -103,7 +103,7 @@ class Symbols:
             positive=None,
             do_not_specialize_zero_one=True,
         )
-        self._read.add(symbol)
+        self.reads.add(symbol)
         return self.env.create_symintnode(symbol, hint=value, source=source)
 
     def guards(self, contiguous: bool = False) -> Guards:
@@ -130,13 +130,17 @@ class Symbols:
         """The conditions on sizes and numbers that are known only while the program runs."""
         return [condition for condition in self._conditions() if not condition.free_symbols <= self._names.keys()]
 
+    def settled(self, expression: sympy.Basic) -> sympy.Basic:
+        """An expression in which sizes and numbers that were found to be equal are one."""
+        return self.env.replace(expression)
+
+    def places(self, symbol: sympy.Symbol) -> list[Place]:
+        """All places of the call where the value of a settled symbol is read off."""
+        return [place for own, place in self._names.items() if self.settled(own) == symbol]
+
     def place(self, symbol: sympy.Symbol) -> Place | None:
         """Where a symbol's value is read off the call, None if it is known only while the program runs."""
         return self._names.get(symbol)
-
-    def is_read(self, symbol: sympy.Symbol) -> bool:
-        """Returns if a symbol stands for a number that the program reads while it runs."""
-        return symbol in self._read
 
     def _conditions(self) -> list[sympy.Basic]:
         return [guard.expr for guard in self.env.guards if guard.expr is not sympy.true]
