@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
 from collections.abc import Callable
@@ -53,8 +54,10 @@ def test_one_plan_whoever_makes_it(tmp_path: Path, wishes: dict[str, Any], monke
     monkeypatch.setenv("AUTOTP_CACHE", str(tmp_path / "plans"))
     write("llama", tmp_path / "dense")
 
+    built = build_model(config_of("llama"), meta=False)
+
     def cut(ranks: Ranks) -> Plan:
-        model = build_model(config_of("llama"), meta=False)
+        model = copy.deepcopy(built)
         cut_model(Session(model, **wishes), ranks)
         return state_of(model).plan
 
