@@ -158,7 +158,7 @@ class _Surveyor:
         """The units that wait; those of the structure of one that was traced, for which its trace does not hold as their state
         is another, have a number of their own now."""
         contract = self.result.traced[unit.shape].contract
-        other = [u for u in waiting if u.shape == unit.shape and contract.bind(u.module(self.model)) is None]
+        other = [u for u in waiting if u.shape == unit.shape and not contract.fits(u.module(self.model))]
         if not other:
             return list(waiting)
         new = max(each.shape for each in self.result.units) + 1

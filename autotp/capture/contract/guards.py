@@ -67,6 +67,21 @@ class Contract:
 
     def bind(self, unit: nn.Module) -> Bound | None:
         """The contract for one unit; None where something else is found than the trace read."""
+        found = self._found(unit)
+        if found is None:
+            return None
+        tensors = {name: source.get(unit, found) for name, source in self.tensors.items()}
+        unchanged = check_of([guard.source for guard in self.guards], self.aliases, found, self.first)
+        if not self.first:
+            self.first.update((source, id(value)) for source, value in found.items())
+        return Bound(self, tensors, unchanged, self.modes.hold)
+
+    def fits(self, unit: nn.Module) -> bool:
+        """Returns if a unit could be bound: it takes a fraction of the time."""
+        return self._found(unit) is not None
+
+    def _found(self, unit: nn.Module) -> dict[Source, Any] | None:
+        """What is found in a unit, if it is what the trace read."""
         found: dict[Source, Any] = {}
         if not self.modes.hold():
             return None
@@ -75,13 +90,7 @@ class Contract:
                 return None
         if any(one.get(unit, found) is not other.get(unit, found) for one, other in self.aliases):
             return None
-        if grouped(self.objects, unit, found) != self.groups:
-            return None
-        tensors = {name: source.get(unit, found) for name, source in self.tensors.items()}
-        unchanged = check_of([guard.source for guard in self.guards], self.aliases, found, self.first)
-        if not self.first:
-            self.first.update((source, id(value)) for source, value in found.items())
-        return Bound(self, tensors, unchanged, self.modes.hold)
+        return found if grouped(self.objects, unit, found) == self.groups else None
 
 
 @dataclass(frozen=True, eq=False)
