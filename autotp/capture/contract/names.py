@@ -28,8 +28,11 @@ class Names(Attributes):
 
     def read_subclasses(self, frame: types.FrameType, action: Action) -> None:
         """A class, which a variable holds, is asked for the classes that are made of it."""
-        local = action.operands[0].startswith(("LOAD_FAST", "LOAD_DEREF"))
-        kind = (frame.f_locals if local else frame.f_globals).get(action.name)
+        operand, kind = action.operands[0], None
+        if operand.startswith(("LOAD_FAST", "LOAD_DEREF")):
+            kind = frame.f_locals.get(action.name)
+        elif operand in ("LOAD_GLOBAL", "LOAD_NAME"):  # of what is read off something else, the name says nothing
+            kind = frame.f_globals.get(action.name)
         if not (isinstance(kind, type) and has_plain_subclasses(kind)):
             self.refuse(f"it asks for {SUBCLASSES} of something, and nothing tells what that gives", moving=True)
             return

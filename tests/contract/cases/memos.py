@@ -93,6 +93,22 @@ def classes_that_are_counted():
     )
 
 
+class kind:
+    """Has the name of an attribute that is asked, and no classes made of it."""
+
+
+@case()
+def classes_that_are_counted_of_an_attribute():
+    base, *kept = backends()
+    held = functools.partial(base)
+    held.kind = base
+    yield from calls(
+        lambda block, y: 1.0 + len(held.kind.__subclasses__()),
+        lambda: kept.append(type("More", (base,), {})),
+        lambda: kept.append(type("Another", (base,), {})),
+    )
+
+
 @case()
 def first_call_that_does_more():
     seen: dict[str, bool] = {}
