@@ -481,12 +481,59 @@ def test_a_write_that_nothing_tells_of_is_taken_over(name: str, view: bool) -> N
     assert not torch.equal(true.embed.weight, dense.embed.weight)
 
 
-def test_writes_that_autograd_would_lose_and_memory_that_would_be_shared_are_refused() -> None:
+def test_a_write_of_a_lookup_that_autograd_would_lose_is_refused() -> None:
     def run(model: Any) -> None:
         with pytest.raises(UsageError, match="embedding would write into embed"):
             torch.nn.functional.embedding(IDS, model.embed.weight, max_norm=0.1)
-        for value in (model.embed.weight.data, model.embed.weight.data[1:]):
-            with pytest.raises(UsageError, match=r"is a part's; hand on \.whole\(\)"):
-                torch.from_dlpack(value)
 
     on_ranks(2, run)
+
+
+def sharing(value: Any) -> list[Callable[[], Any]]:
+    """Ways to let another tensor have the memory of one."""
+    plain, view = torch.zeros(value.shape), torch.zeros(4)[1:]
+    given = nn.Parameter(torch.zeros(value.shape))
+    return [
+        lambda: torch.from_dlpack(value),
+        lambda: setattr(plain, "data", value),
+        lambda: setattr(plain[0], "data", value),
+        lambda: setattr(view, "data", value),
+        lambda: setattr(given, "data", value),
+        lambda: setattr(given, "grad", value),
+        lambda: plain.set_(value),
+        lambda: plain.set_(source=value),
+    ]
+
+
+def test_memory_that_a_tensor_which_is_not_cut_would_share_is_refused() -> None:
+    def run(model: Any) -> None:
+        weight = model.embed.weight
+        for value in (weight, weight.data, 0.9 * weight.data, weight.data[1:], weight.data.T):
+            for way in sharing(value):
+                with pytest.raises(UsageError, match=r"embed\.weight, .*; hand on \.whole\(\)"):
+                    way()
+        row, ones = weight.data[0], torch.ones(32)
+        with pytest.raises(UsageError, match=r"embed\.weight, .*; hand on \.whole\(\)"):
+            row.data = weight.data[1]
+        row.data = ones  # as it was: what is not cut may be shared
+        row.add_(1)
+        assert torch.equal(ones, torch.full((32,), 2.0))
+
+    on_ranks(2, run)
+
+
+def test_what_torch_and_its_compiler_know_attributes_by_is_as_it_was() -> None:
+    on_ranks(2, lambda model: None)
+    for name in ("data", "grad"):
+        assert getattr(torch.Tensor, name) is vars(torch._C.TensorBase)[name]
+
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        x.data = x.data + 1
+        return x.data * 2
+
+    assert torch.equal(torch.compile(doubled, backend="eager", fullgraph=True)(torch.ones(3)), torch.full((3,), 4.0))
+    leaf = torch.ones(3, requires_grad=True)
+    (leaf * 2).sum().backward()
+    assert torch.equal(leaf.grad, torch.full((3,), 2.0))
+    del leaf.grad
+    assert leaf.grad is None

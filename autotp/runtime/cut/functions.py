@@ -35,7 +35,7 @@ from .operands import computes_itself, fits, held_for, result_of
 from .origin import IsCut, mapped, parts_only
 from .reductions import REDUCTIONS
 from .sent import COLLECTIVES, exchange
-from .views import MSG_SHARED
+from .views import refuse_shared
 from .whole import on_whole
 
 T = torch.Tensor
@@ -227,7 +227,7 @@ def _reshape_in_place(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any])
 
 
 def _refuse_sharing(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    raise UsageError(MSG_SHARED.format(name=args[0].autotp_origin.name))
+    refuse_shared(args[0])
 
 
 _HANDLERS: dict[Any, Callable[..., Any]] = {

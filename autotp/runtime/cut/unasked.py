@@ -1,4 +1,4 @@
-"""Functions that hand tensors on to C++ without asking their class: these get the whole of a cut one, too."""
+"""Functions that hand tensors on to C++ without asking their class: these get the whole of a cut one, or refuse it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ...errors import UsageError
 from ...outside.methods import function_of, is_class_method
 from .attributes import is_in_backward
 from .origin import IsCut, mapped, parts_only
-from .views import WholeView
+from .views import WholeView, refuse_shared
 from .whole import Lent
 
 # Each with what is around the gathering: a transform hands a tensor on to the level that it has just begun, from below it.
@@ -32,6 +32,7 @@ MSG_SWAP = (
     "swap_tensors would put a tensor in the place of {name} that is not cut over ranks as it is; give {name} its values: under"
     " torch.no_grad(), parameter.copy_(other)"
 )
+_set = torch.Tensor.set_
 
 
 @functools.cache
@@ -39,12 +40,41 @@ def give_wholes() -> None:
     """Let these functions be given wholes, from the first cut tensor on, and keep dynamo out of what computes with cut ones."""
     trace_rules.add(__name__.rpartition(".")[0])
     torch.utils.swap_tensors = _swapping(torch.utils.swap_tensors)
+    torch.Tensor.data, torch.Tensor.grad = _Attribute("data"), _Attribute("grad")  # type: ignore[assignment]
+    torch.Tensor.set_ = _setting  # type: ignore[method-assign]
     for owner, name, below in _TAKERS:
         held = vars(owner)[name]
         if is_class_method(held):
             setattr(owner, name, classmethod(_with_wholes(function_of(held), below)))
         else:
             setattr(owner, name, _with_wholes(getattr(owner, name), below))
+
+
+class _Attribute:
+    """An attribute of tensors that torch writes without asking what it is given. Asked of torch's class it is what it was: torch
+    and its compiler know it by that."""
+
+    def __init__(self, name: str) -> None:
+        self.own = vars(torch._C.TensorBase)[name]
+        self.get, self.set, self.delete = self.own.__get__, self.own.__set__, self.own.__delete__
+
+    def __get__(self, tensor: Any, owner: Any = None) -> Any:
+        return self.own if tensor is None else self.get(tensor)
+
+    def __set__(self, tensor: Any, value: Any) -> None:
+        if not isinstance(tensor, (IsCut, WholeView)):
+            refuse_shared(value)
+        self.set(tensor, value)
+
+    def __delete__(self, tensor: Any) -> None:
+        self.delete(tensor)
+
+
+@functools.wraps(_set)
+def _setting(self: Any, *args: Any, **kwargs: Any) -> Any:
+    for value in () if isinstance(self, IsCut) else (*args, *kwargs.values()):
+        refuse_shared(value)
+    return _set(self, *args, **kwargs)
 
 
 def _swapping(swap: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:

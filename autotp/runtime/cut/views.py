@@ -28,7 +28,10 @@ MSG_RECORDED = (
 )
 MSG_MEMORY = "{what} would give {name}, a cut tensor, or a view of it, another memory; make a new tensor, {name}.detach().clone()"
 # Whoever gets the memory of a gathered whole may write there, and nobody would hear of it.
-MSG_SHARED = "the memory of {name}, a cut parameter, is a part's; hand on .whole(), a copy, or .local(), this part"
+MSG_SHARED = (
+    "the memory of {name}, which is cut over ranks, would become another tensor's too; hand on .whole(), a copy, or .local(),"
+    " this rank's part"
+)
 
 
 # Views that are parameters of a module, by identity: programs take their memory without asking.
@@ -73,7 +76,7 @@ class WholeView(IsView, torch.Tensor):
             return DIFFERENTIATING[func](func, args, kwargs)
         views = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, WholeView)]
         if func is torch.Tensor.__dlpack__:
-            raise UsageError(MSG_SHARED.format(name=views[0].autotp_cut.autotp_origin.name))
+            refuse_shared(views[0])
         written, what = written_by(func, args, kwargs), label(func)
         if func not in OF_SIZES:
             for view in views:
@@ -141,6 +144,13 @@ def writes_of(views: list[WholeView]) -> list[int]:
     return [0 if view.autotp_root.is_inference() else view.autotp_root._version for view in views]
 
 
+def refuse_shared(value: Any) -> None:
+    """Raises UsageError for a cut tensor or a view of one, where its memory would become another tensor's too."""
+    if isinstance(value, (IsCut, WholeView)) and torch._C._is_torch_function_enabled():
+        cut = value if isinstance(value, IsCut) else value.autotp_cut
+        raise UsageError(MSG_SHARED.format(name=cut.autotp_origin.name))
+
+
 def _version(cut: Any) -> tuple[int, int]:
     with parts_only():
         return cut.autotp_memory.writes, 0 if cut.is_inference() else cut._version
@@ -176,7 +186,7 @@ def _on_itself(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any
 def _set_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Given other memory it is a view no more."""
     view, value = args
-    value = value.whole(".data") if isinstance(value, IsCut) else _plainly(value)
+    refuse_shared(value)
     with parts_only():
         func(view, value)
     for name in ("autotp_cut", "autotp_root", "autotp_node", "autotp_version"):
