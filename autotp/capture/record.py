@@ -7,7 +7,7 @@ run on real tensors, if the model has weights: then each unit's first call compu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -166,14 +166,15 @@ class _Recorder:
         def forward(*args: Any, **kwargs: Any) -> Any:
             self.recording.called.add(unit.path)
             args, kwargs = self.taken(unit, args, kwargs)
-            self._note_read((args, kwargs))
-            call = unit.shape, _sizes(args, kwargs)
-            known = self.recording.calls.get(unit.shape)
-            if known is not None:
-                self.recording.calls[unit.shape] = _wanting_gradients_too(known, (args, kwargs))
-            if call not in self.results:
-                if known is None:
+            with torch._C.DisableTorchFunction():  # nobody is told of what is asked here
+                self._note_read(pytree.tree_leaves((args, kwargs)))
+                call = unit.shape, _sizes(args, kwargs)
+                known = self.recording.calls.get(unit.shape)
+                if known is not None:
+                    self.recording.calls[unit.shape] = _wanting_gradients_too(known, (args, kwargs))
+                elif call not in self.results:
                     self.recording.calls[unit.shape] = _as_it_is_now(args, kwargs)
+            if call not in self.results:
                 with self._inside():
                     try:
                         self.results[call] = original(twin, *args, **kwargs)
@@ -203,8 +204,8 @@ class _Recorder:
         finally:
             self.depth -= 1
 
-    def _note_read(self, tree: Any) -> None:
-        self.read.update({id(leaf): leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)})
+    def _note_read(self, leaves: Iterable[Any]) -> None:
+        self.read.update({id(leaf): leaf for leaf in leaves if isinstance(leaf, torch.Tensor)})
 
     def _fake(self, tensor: torch.Tensor) -> torch.Tensor:
         if id(tensor) not in self.fakes:
@@ -225,11 +226,11 @@ class _Recorder:
 
             def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
                 if not recorder.depth:
-                    recorder._note_read((args, kwargs or {}))
-                    for value in pytree.tree_leaves((args, kwargs or {})):
-                        owner = recorder.owners.get(id(value))
+                    leaves = pytree.tree_leaves((args, kwargs or {}))
+                    recorder._note_read(leaves)
+                    for owner in [recorder.owners[id(leaf)] for leaf in leaves if id(leaf) in recorder.owners]:
                         name = getattr(func, "__name__", str(func))
-                        if owner is not None and name != "__get__" and not _scales(name, args, kwargs):
+                        if name != "__get__" and not _scales(name, args, kwargs):
                             recorder.recording.used_outside.setdefault(owner, name)
                 return func(*args, **(kwargs or {}))
 
@@ -242,7 +243,7 @@ class _Recorder:
             observer.begin(pytree.tree_leaves((args, dict(kwargs))))
             self.recording.result = observer.run(self.model, *fake_args, **fake_kwargs)
         # Whatever class holds them: the caller reads what a model returns.
-        self._note_read(list(tensors_of(self.recording.result)))
+        self._note_read(tensors_of(self.recording.result))
         for (shape, _), result in self.results.items():
             tensors = [leaf for leaf in pytree.tree_leaves(opened(result)) if isinstance(leaf, torch.Tensor)]
             unread = frozenset(i for i, tensor in enumerate(tensors) if id(tensor) not in self.read)

@@ -154,7 +154,8 @@ def replace_again_and_again(first: Path, second: Path, out: Path) -> None:
             autotp.merge(source, out, max_shard_size="60KB", overwrite=True)
 
 
-def test_who_reads_while_it_is_replaced_has_one_of_both_or_an_error(tmp_path: Path, sweep: bool) -> None:
+@pytest.mark.sweep
+def test_who_reads_while_it_is_replaced_has_one_of_both_or_an_error(tmp_path: Path) -> None:
     for name, number in (("one", 1.0), ("two", 2.0)):
         model: Any = write("llama", tmp_path / name)
         for parameter in model.parameters():
@@ -168,7 +169,7 @@ def test_who_reads_while_it_is_replaced_has_one_of_both_or_an_error(tmp_path: Pa
     process.start()
     found = []
     try:
-        for _ in range(40 if sweep else 6):
+        for _ in range(40):
             with suppress(AutotpError):
                 (read,) = simulated(
                     tmp_path / "out", 1, run=lambda model: {float(p.detach().max()) for p in model.parameters()}

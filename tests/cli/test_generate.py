@@ -82,6 +82,7 @@ def test_ranks_of_torchrun_write_it_too_and_say_what_they_hold(checkpoint: tuple
         assert rank["resident_bytes"] > 100e6
 
 
+@pytest.mark.sweep
 def test_a_killed_rank_is_named_and_nothing_survives(checkpoint: tuple[Path, Learned]) -> None:
     with writing(checkpoint[0]) as (process, ranks):
         os.kill(ranks[1], signal.SIGKILL)

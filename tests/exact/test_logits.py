@@ -224,7 +224,8 @@ def metric_alone(name: str) -> tuple[str, float]:
     return "", 0.0
 
 
-@pytest.mark.parametrize("name", ["accuracy", pytest.param("full_tensor", marks=pytest.mark.sweep)])
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", ["accuracy", "full_tensor"])
 def test_a_rank_that_looks_at_cut_logits_alone_is_told_what_to_do(name: str) -> None:
     (said, seconds), (other, later) = run_ranks(metric_alone, 2, name)
     assert "logits are cut over the ranks" in said

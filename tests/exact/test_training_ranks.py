@@ -204,14 +204,8 @@ def test_data_parallel_around_a_parallel_model() -> None:
         assert state == 2 * here  # two moments of what a rank holds, and of nothing else
 
 
-@pytest.mark.parametrize(
-    ("within", "fullgraph"),
-    [
-        pytest.param(False, True, marks=pytest.mark.sweep),
-        pytest.param(True, False, marks=pytest.mark.sweep),
-        (True, True),
-    ],
-)
+@pytest.mark.sweep
+@pytest.mark.parametrize(("within", "fullgraph"), [(False, True), (True, False), (True, True)])
 def test_a_compiled_step(within: bool, fullgraph: bool) -> None:
     for step in run_ranks(compiled, 2, within, fullgraph):
         assert step.gradient < 1e-5

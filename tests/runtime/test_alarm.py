@@ -126,15 +126,9 @@ def one_leaves(way: str, name: str) -> tuple[str, float]:
     return "went on", 0.0
 
 
-@pytest.mark.parametrize(
-    ("way", "name"),
-    [
-        pytest.param("shared", "backward", marks=pytest.mark.sweep),
-        ("gloo", "call"),
-        pytest.param("shared", "call", marks=pytest.mark.sweep),
-        pytest.param("gloo", "backward", marks=pytest.mark.sweep),
-    ],
-)
+@pytest.mark.sweep
+@pytest.mark.parametrize("way", ["shared", "gloo"])
+@pytest.mark.parametrize("name", ["call", "backward"])
 def test_one_that_leaves_alone_ends_all(way: str, name: str) -> None:
     for told, seconds in run_ranks(one_leaves, 2, way, name):
         assert told != "went on"
