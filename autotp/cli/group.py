@@ -9,6 +9,7 @@ import click
 from .. import __version__
 from ..errors import AutotpError, RankError
 from .advise import advise_command
+from .calibrate import calibrate_command
 from .completion import completion_command
 from .demo import demo_command
 from .diff import diff_command
@@ -63,6 +64,7 @@ def main() -> None:
       autotp plan ./checkpoint --tp 4     the same for a folder with a config.json
       autotp advise llama --hardware h100-nvlink-8 --tokens 65536 --batch 16
                                           how many ranks, and how many replicas around them
+      autotp calibrate my-node --tp 8     this machine's own rates, for --hardware
       autotp diff llama --tp 4 --html diff.html     what happens to every graph
       autotp export llama --tp 4 --to tp_plan     the plan in the words of another system
       autotp verify gpt2 --tp 2           cut model against whole model, all ranks in one process
@@ -75,6 +77,7 @@ def main() -> None:
 
 main.add_command(plan_command)
 main.add_command(advise_command)
+main.add_command(calibrate_command)
 main.add_command(diff_command)
 main.add_command(export_command)
 main.add_command(verify_command)

@@ -37,13 +37,16 @@ class Hardware:
     def seconds(self, kind: str, size: float, ranks: int, *, together: bool = False) -> float:
         """Time of one collective of `size` bytes over so many ranks, by the faster algorithm; with `together` they are several
         values, which are read and written once more to lie side by side."""
-        copied = 2 * size / (self.memory_gbps * 1e9) if together else 0.0
         if ranks == 1:
             return 0.0
-        ring = self._time(RING[kind] * (ranks - 1), wire_bytes(kind, size, ranks))
-        if kind != "all_reduce":
-            return ring + copied
-        return min(ring, self._time(2 * math.ceil(math.log2(ranks)), 2 * size)) + copied
+        copied = 2 * size / (self.memory_gbps * 1e9) if together else 0.0
+        return self._time(*self.way(kind, size, ranks)) + copied
+
+    def way(self, kind: str, size: float, ranks: int) -> tuple[float, float]:
+        """The steps that the faster algorithm takes, and the bytes that a rank sends in it."""
+        ring = RING[kind] * (ranks - 1), wire_bytes(kind, size, ranks)
+        trees = 2.0 * math.ceil(math.log2(ranks)), 2.0 * size
+        return min(ring, trees, key=lambda way: self._time(*way)) if kind == "all_reduce" else ring
 
     def _time(self, steps: float, sent: float) -> float:
         return (self.latency_us + steps * self.hop_us) * 1e-6 + sent / (self.link_gbps * 1e9)
