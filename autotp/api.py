@@ -48,6 +48,12 @@ def plan(
 
             - `hardware` (str): a node from `rules/hardware`. Its rates decide which collectives are cheaper.
             - `tokens` (int): the number of tokens in one step, for which collectives are compared.
+            - `objective` (str): `"memory"`, the least memory of a rank and among equals the least time, or `"time"`, the least
+              time of the `workload` in at most `memory_gib`.
+            - `workload` (str): with `objective="time"`, what is to be fast: `"training"` (a step), `"prefill"`, `"decode"` (one
+              token of 8 sequences), or `"mix"`: a step, a prefill and 128 such tokens.
+            - `memory_gib` (float): with `objective="time"`, the most that a rank may hold, in GiB, of weights, and in training of
+              gradients and optimizer state. Half of the hardware's memory unless given.
             - `settings` (a mapping of str to str): parts of the model that stay whole, or that one chain rule alone may cut, as
               in `{"model.layers.*.mlp": "replicate"}`.
             - `gather_logits` (bool): whether a head over the vocabulary gives whole logits on every rank. If not, they are a

@@ -61,6 +61,26 @@ hardware_option = click.option(
 tokens_option = click.option(
     "--tokens", default=Workload.tokens, show_default=True, metavar="T", help="Tokens of one step."
 )
+objective_option = click.option(
+    "--objective",
+    type=click.Choice(["memory", "time"]),
+    default="memory",
+    show_default=True,
+    help="Cut for the least memory of a rank, or for the least time of --workload in at most --memory-gib.",
+)
+workload_option = click.option(
+    "--workload",
+    type=click.Choice(["training", "prefill", "decode", "mix"]),
+    default="mix",
+    show_default=True,
+    help="With --objective time: what is to be fast.",
+)
+memory_option = click.option(
+    "--memory-gib",
+    type=float,
+    metavar="G",
+    help="With --objective time: the most that a rank may hold; half of the hardware's unless given.",
+)
 sequence_option = click.option(
     "--sequence-parallel", is_flag=True, help="Cut what blocks hand on over the positions of a sequence, in training."
 )

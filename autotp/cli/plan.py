@@ -17,12 +17,15 @@ from .options import (
     hardware_option,
     importing,
     json_option,
+    memory_option,
     model_argument,
+    objective_option,
     read_plan,
     rules_option,
     sequence_option,
     settings_option,
     tokens_option,
+    workload_option,
 )
 
 
@@ -39,6 +42,9 @@ from .options import (
 @hardware_option
 @tokens_option
 @batch_option
+@objective_option
+@workload_option
+@memory_option
 @rules_option
 @json_option
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Also write the plan to a file, as JSON.")
@@ -53,6 +59,9 @@ def plan_command(
     hardware: str,
     tokens: int,
     batch: int,
+    objective: str,
+    workload: str,
+    memory_gib: float | None,
     rules: tuple[Path, ...],
     as_json: bool,
     out: Path | None,
@@ -64,6 +73,7 @@ def plan_command(
       autotp plan llama --tp 8
       autotp plan llama --compare 2,4,8 --tokens 16384 --batch 4
       autotp plan llama --tp 8 --sequence-parallel
+      autotp plan llama --tp 8 --objective time --workload decode --memory-gib 20
       autotp plan ./checkpoint --tp 4 --hardware a100-nvlink-8
       autotp plan llama --tp 4 --why model.layers.0.self_attn.k_proj.weight
       autotp plan gpt2 --tp 2 --set 'transformer.h.*.mlp=replicate' --out plan.json
@@ -79,6 +89,9 @@ def plan_command(
     wishes = Wishes(
         hardware=hardware,
         tokens=tokens,
+        objective=objective,
+        workload=workload,
+        memory_gib=memory_gib,
         rules=rule_folders(rules),
         settings=dict(map(parse_setting, settings)),
         sequence_parallel=sequence_parallel,

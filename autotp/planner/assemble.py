@@ -50,7 +50,11 @@ def _not_cut(problem: UnitProblem, choice: Choice) -> tuple[str, ...]:
     cut = {name for name, dims in problem.parameters().items() if axes_of_dims(dims) & choice.cuts.keys()}
     reasons = [
         f"{', '.join(p.parameters)}: rule {p.rule.name}: "
-        + ("cut along other dimensions instead" if cut & set(p.parameters) else "cutting it would save no memory")
+        + (
+            "cut along other dimensions instead"
+            if cut & set(p.parameters)
+            else choice.left.get(p, "cutting it would save no memory")
+        )
         for p in left
     ]
     return tuple(dict.fromkeys([*map(str, problem.misses), *choice.refused, *reasons]))

@@ -16,15 +16,15 @@ from .weigh import Weigher
 from .work import Counter
 
 # A backward computes two products for each of a forward.
-_STEP = 3
+STEP = 3
 
 
-def waiting(placement: Placement, weigher: Weigher) -> float:
-    """Seconds of one step that the busiest rank computes beyond an even share of the rows."""
+def waiting(placement: Placement, weigher: Weigher, passes: int = STEP) -> float:
+    """Seconds of one step, or of so many passes, that the busiest rank computes beyond an even share of the rows."""
     flow, counter = placement.flow, Counter(placement, weigher)
     routed = {node: parts_of(flow.cuts[own.routing.choice].over) for node, own in flow.routed.items()}
     flops = sum(_beyond(node, ranks, counter, weigher) for node, ranks in routed.items() if ranks > 1)
-    return _STEP * flops / (weigher.machine.tflops_bf16 * 1e12)
+    return passes * flops / (weigher.machine.tflops_bf16 * 1e12)
 
 
 def _beyond(node: torch.fx.Node, ranks: int, counter: Counter, weigher: Weigher) -> float:

@@ -60,13 +60,15 @@ class UnitProblem:
 
 @dataclass(frozen=True)
 class Choice:
-    """The chosen cuts with their placement; `refused` says why combinations of less memory were not possible."""
+    """The chosen cuts with their placement; `refused` says why combinations of less memory were not possible, `left` what it
+    would save and cost to cut a chain that is left whole, where that was weighed."""
 
     cuts: Mapping[Axis, Cut]
     placement: Placement
     elements: int
     seconds: float
     refused: tuple[str, ...] = field(default=())
+    left: Mapping[Proposal, str] = field(default_factory=dict)
 
 
 def choose(problem: UnitProblem, ranks: int, weigher: Weigher) -> Choice:

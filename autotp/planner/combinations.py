@@ -84,13 +84,13 @@ def _group(members: list[int], own: list[tuple[Term, ...]], proposals: Sequence[
     for options in itertools.product(*(enumerate(_options(proposals[i], ranks)) for i in members)):
         cuts = tuple(cuts for _, cuts in options)
         nested = refine(cuts, ranks)
-        if nested is not None and not any(_cuts_twice(dims, nested) for dims in own):
+        if nested is not None and not any(cuts_twice(dims, nested) for dims in own):
             numbers = tuple((i, number) for i, (number, _) in zip(members, options, strict=True))
             picks.append(_Pick(sum(elements_of(dims, nested) for dims in own), numbers, cuts))
     return sorted(picks, key=lambda pick: (pick.elements, pick.numbers))
 
 
-def _cuts_twice(dims: Sequence[Term], cuts: Cuts) -> bool:
+def cuts_twice(dims: Sequence[Term], cuts: Cuts) -> bool:
     """Returns if two chains cut one parameter over the same ranks, along different dims: it is one or the other."""
     over = [factors_of(layout_of(term, cuts)) for term in dims]
     return sum(map(len, over)) > len(frozenset().union(*over))

@@ -11,9 +11,11 @@ from ..axes.layout import is_whole, layout_of, local_indices
 from ..chains.match import NearMiss, Proposal
 from ..errors import UsageError
 from .assemble import unit_plan
-from .choose import Choice, UnitProblem, choose
+from .choose import Choice, UnitProblem
 from .cost import DEFAULT_HARDWARE, Hardware, Workload, hardware
+from .objective import Objective
 from .plan import VERSION, OutsidePlan, Plan, UnitPlan
+from .select import LeastMemory, LeastTime, Select
 from .survey import Survey, fingerprint_of, parameter_owners
 from .weigh import Weigher
 
@@ -25,11 +27,12 @@ def make_plan(
     machine: Hardware | None = None,
     workload: Workload | None = None,
     *,
+    objective: Objective | None = None,
     gather_logits: bool = True,
     sequence_parallel: bool = False,
 ) -> Plan:
-    """The best plan of a surveyed model; without `gather_logits` a head's results stay cut. With `sequence_parallel` units hand
-    on what is cut over positions, where they can.
+    """The best plan of a surveyed model, for the least memory without an objective; without `gather_logits` a head's results
+    stay cut. With `sequence_parallel` units hand on what is cut over positions, where they can.
 
     Raises UsageError for a size below one.
     """
@@ -43,7 +46,10 @@ def make_plan(
         problems = {shape: replace(problem, sequence=tp) for shape, problem in problems.items()}
     weighers = {s: Weigher(p.graph, machine, workload) for s, p in problems.items()}
     tied = [names for names in parameter_owners(model).values() if len(names) > 1]
-    choices = _choose_tied(found, problems, weighers, tp, tied)
+    select: Select = LeastMemory(weighers, tp)
+    if objective is not None:
+        select = LeastTime(model, found, weighers, tp, machine, objective)
+    choices = _choose_tied(found, problems, select, tp, tied)
     units = tuple(_unit_plans(found, problems, choices, weighers))
     return Plan(
         version=VERSION,
@@ -57,6 +63,7 @@ def make_plan(
         outside=tuple(outside(model, found, units)),
         tied=tuple(map(tuple, tied)),
         sizes=found.sizes,
+        objective="" if objective is None else str(objective),
     )
 
 
@@ -88,20 +95,20 @@ def _without(problem: UnitProblem, out: Collection[Proposal], reason: str) -> Un
 def _choose_tied(
     found: Survey,
     problems: Mapping[int, UnitProblem],
-    weighers: Mapping[int, Weigher],
+    select: Select,
     tp: int,
     tied: Iterable[list[str]],
 ) -> dict[int, Choice]:
-    """Choose each unit by itself; where a tied parameter would be cut in two ways, neither unit may cut it."""
+    """Choose; where a tied parameter would be cut in two ways, neither unit may cut it."""
     problems = dict(problems)
-    choices = {shape: choose(problem, tp, weighers[shape]) for shape, problem in problems.items()}
+    choices = select(problems)
     for names in tied:
         places = [place for name in names if (place := _place_of(found, problems, name, names)) is not None]
         held = {_held(problems[shape], choices[shape], name, tp) for shape, name in places}
         if len(held) > 1 or (len(places) < len(names) and any(held)):
             for shape, name in places:
                 problems[shape] = _forbid(problems[shape], name)
-                choices[shape] = choose(problems[shape], tp, weighers[shape])
+            choices = select(problems)
     return choices
 
 

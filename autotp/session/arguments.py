@@ -23,6 +23,9 @@ class Wishes(TypedDict, total=False):
 
     hardware: str
     tokens: int
+    objective: str
+    workload: str
+    memory_gib: float | None
     settings: Mapping[str, str] | None
     gather_logits: bool
     sequence_parallel: bool

@@ -19,6 +19,7 @@ from ..planner import cost
 from ..planner.cost import DEFAULT_HARDWARE, Workload
 from ..planner.extend import extend_plan
 from ..planner.make import make_plan
+from ..planner.objective import objective_of
 from ..planner.plan import Plan, UnitPlan
 from ..planner.settings import apply_settings
 from ..planner.survey import Example, Survey, survey
@@ -47,6 +48,13 @@ class Session:
         self.module, self.example, self.folders = model, example, rule_folders(wishes.get("rules", ()))
         self.machine = cost.hardware(wishes.get("hardware", DEFAULT_HARDWARE), self.folders)
         self.workload = Workload(tokens=wishes.get("tokens", Workload.tokens))
+        self.objective = objective_of(
+            wishes.get("objective", "memory"),
+            wishes.get("workload", "mix"),
+            wishes.get("memory_gib"),
+            self.machine,
+            self.workload,
+        )
         self.settings = dict(wishes.get("settings") or {})
         self.gather_logits = wishes.get("gather_logits", True)
         self.sequence_parallel = wishes.get("sequence_parallel", False)
@@ -83,6 +91,7 @@ class Session:
             tp,
             self.machine,
             self.workload,
+            objective=self.objective,
             gather_logits=self.gather_logits,
             sequence_parallel=self.sequence_parallel,
         )

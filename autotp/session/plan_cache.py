@@ -81,6 +81,7 @@ def _key(session: Session, tp: int) -> str:
     asked = (
         session.machine,
         session.workload,
+        session.objective,
         sorted(session.settings.items()),
         session.gather_logits,
         session.sequence_parallel,

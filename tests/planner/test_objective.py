@@ -1,0 +1,133 @@
+"""The least time: the choice equals brute force, alone and for all units within a bound of memory, and what is cut is exact."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import autotp
+from autotp.errors import UnsoundPlanError, UsageError
+from autotp.huggingface import models
+from autotp.planner.choose import Choice, local_elements, weighed
+from autotp.planner.cost import Workload, hardware
+from autotp.planner.front import MOST_WEIGHED, fastest, front
+from autotp.planner.objective import WORKLOADS, Objective, UnitTime, objective_of
+from autotp.planner.plan import Plan
+from autotp.session.calibrate import write_node
+from tests.families import FAMILIES
+from tests.planner.oracle import all_cuts
+from tests.planner.test_oracle import Block, blocks
+
+# Links so fast, and so slow, that other cuts are best; blocks of the tests' families are small.
+MACHINES = ("h100-nvlink-8", "cpu-gloo")
+FAST = replace(hardware("h100-nvlink-8"), latency_us=0.001, hop_us=0.0, link_gbps=4500.0)
+
+
+def objective(work: str, name: str = "h100-nvlink-8") -> Objective:
+    found = objective_of("time", work, None, hardware(name), Workload())
+    assert found is not None
+    return found
+
+
+def brute_force(block: Block, tp: int, time: UnitTime) -> list[tuple[int, float]]:
+    """Elements and seconds of every combination that can be placed, of which none is better in both."""
+    found = []
+    for cuts in all_cuts(block.problem, tp):
+        try:
+            choice = weighed(block.problem, cuts, local_elements(block.problem, cuts), block.weigher)
+        except UnsoundPlanError:
+            continue
+        found.append((choice.elements, time.of(choice)))
+    best, seconds = [], float("inf")
+    for elements, own in sorted(found):
+        if own < seconds * (1 - 1e-12):
+            best, seconds = [*best, (elements, own)], own
+    return best
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bloom", "phi3", "deepseek_v2", "falcon_grouped"])
+@pytest.mark.parametrize("work", ["decode", "training"])
+def test_no_combination_is_faster_in_as_little_memory(name: str, work: str) -> None:
+    for block in blocks(name, 4):
+        for machine in (FAST, *map(hardware, MACHINES)):
+            time = UnitTime(block.problem, machine, objective(work))
+            expected = brute_force(block, 4, time)
+            found = front(block.problem, 4, block.weigher, time)
+            assert len(expected) <= len(found) < MOST_WEIGHED
+            assert found[-1].seconds == pytest.approx(expected[-1][1], rel=1e-9)
+            for elements, seconds in expected:
+                within = [choice.seconds for choice in found if choice.elements <= elements]
+                assert min(within) == pytest.approx(seconds, rel=1e-9)
+
+
+def test_units_together_equal_brute_force() -> None:
+    draw = random.Random(0)
+
+    def choices() -> list[Choice]:
+        points = sorted((draw.randrange(1, 60), -draw.randrange(1, 60)) for _ in range(draw.randrange(1, 5)))
+        return [Choice({}, None, elements, float(-seconds)) for elements, seconds in points]  # type: ignore[arg-type]
+
+    for _ in range(200):
+        fronts = [(draw.randrange(1, 5), choices()) for _ in range(draw.randrange(1, 5))]
+        most = draw.randrange(1, 400)
+        every = list(itertools.product(*(own for _, own in fronts)))
+
+        def sums(
+            chosen: tuple[Choice, ...] | list[Choice], fronts: list[tuple[int, list[Choice]]] = fronts
+        ) -> tuple[int, float]:
+            pairs = list(zip(fronts, chosen, strict=True))
+            return sum(n * c.elements for (n, _), c in pairs), sum(n * c.seconds for (n, _), c in pairs)
+
+        possible = [sums(chosen) for chosen in every if sums(chosen)[0] <= most]
+        elements, seconds = sums(fastest(fronts, most))
+        if possible:
+            assert elements <= most
+            assert seconds == min(own for _, own in possible)
+        else:
+            assert elements == min(sums(chosen)[0] for chosen in every)
+
+
+def planned(**wishes: object) -> Plan:
+    return autotp.plan("llama", 8, objective="time", **wishes)  # type: ignore[arg-type]
+
+
+def test_a_table_is_left_whole_unless_memory_asks_for_it() -> None:
+    free, bounded = planned(workload="decode"), planned(workload="decode", memory_gib=1.6)
+    least = autotp.plan("llama", 8)
+    assert least.elements()[1] == bounded.elements()[1] < free.elements()[1]
+    assert sum(c.seconds for c in free.step()) < sum(c.seconds for c in least.step())
+    assert "least time of a decoding step of 8 tokens, with at most 1.6 GiB of weights on a rank" in bounded.objective
+    assert least.objective == ""
+    assert Plan.from_json(free.to_json()) == free
+    (table,) = (unit for unit in free.units if unit.instances == ("model.embed_tokens",))
+    assert any("cutting it would save 114,688,000 elements a rank, and take" in reason for reason in table.not_cut)
+
+
+def test_a_plan_for_time_is_exact(tmp_path: Path) -> None:
+    write_node(replace(FAST, name="fast"), tmp_path)
+    asked: dict[str, Any] = {"objective": "time", "workload": "training", "hardware": "fast", "rules": [tmp_path]}
+    model = models.resolve(FAMILIES["llama"].config())
+    whole, local = autotp.plan(model, 2, **asked).elements()
+    assert autotp.plan(model, 2).elements()[1] < local < whole
+    autotp.verify(FAMILIES["llama"].config(), 2, **asked).raise_for_failure()
+
+
+@pytest.mark.parametrize(
+    ("wishes", "message"),
+    [
+        ({"objective": "tiem"}, "there is no objective 'tiem'; did you mean 'time'"),
+        ({"objective": "time", "workload": "serving"}, "there is no workload 'serving'"),
+        ({"memory_gib": 3.0}, "memory_gib bounds the memory of a rank with objective='time'"),
+        ({"objective": "time", "memory_gib": -1.0}, "give a number of GiB above 0"),
+    ],
+)
+def test_what_is_none_is_refused(wishes: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message.replace("'", ".")):
+        autotp.plan("llama", 2, **wishes)  # type: ignore[arg-type]
+    assert set(WORKLOADS) == {"training", "prefill", "decode", "mix"}
