@@ -15,6 +15,7 @@ from torch._dynamo.source import ConstantSource
 from torch.fx.experimental.symbolic_shapes import DimDynamic, GuardOnDataDependentSymNode, ShapeEnv
 
 from ..errors import TraceError
+from .contract.laying import Orders, lies_in, stride_order
 from .fake import TracedFakes
 
 # Where a value is read off at run time: (tensor, dim), or (number, None).
@@ -67,7 +68,7 @@ class Symbols:
         """
         device = self.device if like.device.type == "meta" else like.device
         sizes = [self.size(int(size)) if i in dynamic else int(size) for i, size in enumerate(like.shape)]
-        order = _stride_order(like)
+        order = stride_order(like)
         with self.mode, torch.no_grad():
             fake = torch.empty([sizes[i] for i in order], dtype=like.dtype, device=device)
             if list(order) != list(range(like.dim())):
@@ -106,9 +107,9 @@ class Symbols:
         self.reads.add(symbol)
         return self.env.create_symintnode(symbol, hint=value, source=source)
 
-    def guards(self, contiguous: bool = False) -> Guards:
-        """The conditions on input sizes under which the trace holds, sizes that are constants in it included; if so asked, only
-        of `contiguous` inputs.
+    def guards(self, orders: Orders) -> Guards:
+        """The conditions on input sizes under which the trace holds, sizes that are constants in it included, and on how those
+        inputs lie in memory that are in `orders`.
 
         Raises TraceError if a condition depends on data.
         """
@@ -124,7 +125,7 @@ class Symbols:
         places = tuple(self._names[symbol] for symbol in bound)
         text = " and ".join([*(f"{symbol} > 1" for symbol in numbers), conditions_text(usable)])
         check = _compiled(tuple(map(str, bound)), text)
-        return Guards(places, check, self._constants, contiguous)
+        return Guards(places, check, self._constants, orders)
 
     def later_conditions(self) -> list[sympy.Basic]:
         """The conditions on sizes and numbers that are known only while the program runs."""
@@ -147,12 +148,13 @@ class Symbols:
 
 
 class Guards:
-    """A check of input sizes and numbers, compiled once; and, if it matters, that all inputs are `contiguous`."""
+    """A check of input sizes and numbers, compiled once; and, of inputs of which it matters, in which order of dims they lie in
+    memory without gaps."""
 
     def __init__(
-        self, places: Sequence[Place], check: Callable[..., bool], constants: Mapping[Place, int], contiguous: bool
+        self, places: Sequence[Place], check: Callable[..., bool], constants: Mapping[Place, int], orders: Orders
     ) -> None:
-        self.places, self.contiguous = tuple(places), contiguous
+        self.places, self.orders = tuple(places), dict(orders)
         self.constants = dict(constants)
         self.check = check
 
@@ -165,7 +167,7 @@ class Guards:
 
         if any(at(place) != value for place, value in self.constants.items()):
             return False
-        if self.contiguous and not all(tensor.is_contiguous() for tensor in tensors):
+        if not all(lies_in(tensors[number], order) for number, order in self.orders.items()):
             return False
         return bool(self.check(*map(at, self.places)))
 
@@ -228,11 +230,3 @@ def _python(condition: sympy.Basic) -> str:
     from torch.utils._sympy.printers import PythonPrinter
 
     return str(PythonPrinter().doprint(condition))
-
-
-def _stride_order(tensor: torch.Tensor) -> list[int]:
-    """Dims from the largest stride to the smallest, in place where they do not decide (size one, expanded)."""
-    strides = [int(stride) for stride in tensor.stride()] if tensor.layout is torch.strided else []
-    if not strides or any(s == 0 for s in strides) or tensor.is_contiguous():
-        return list(range(tensor.dim()))
-    return sorted(range(tensor.dim()), key=lambda i: -strides[i])

@@ -25,6 +25,7 @@ from .capturing import capturing
 from .clone import clone
 from .containers import Containers
 from .contract.guards import Contract
+from .contract.laying import orders_of, storage_of
 from .contract.modes import Modes
 from .contract.numbers import PARAMETER
 from .contract.observer import Observer
@@ -188,10 +189,7 @@ class _Tracer:
             traced = tracer(flat)
         if self.handles.problem is not None:
             raise TraceError(self.handles.problem)
-        in_order = self.observer is not None and self.observer.order_asked
-        if in_order and not all(tensor.is_contiguous() for tensor in self.site.tensors):
-            raise TraceError("it asks how a tensor lies in memory, and is given one that is not contiguous")
-        guards = self.symbols.guards(in_order)
+        guards = self.symbols.guards(orders_of(self.observer.laid if self.observer else (), self.site.tensors))
         graph, constants = self._graph(traced, names)
         normalise(graph, constants)
         settle_writes(graph)
@@ -221,6 +219,7 @@ class _Tracer:
         given = Containers((args, kwargs))
         with _reparametrize_module(self.module, state):
             self.observer = observer = Observer(self.module, self.live, self.position_names, self.modes)
+            observer.inputs = {storage_of(tensor): number for number, tensor in enumerate(tensors)}
             with observer.watching():
                 observer.begin(self.site.leaves)
                 result = observer.run(self.module.forward, *args, **kwargs)

@@ -102,8 +102,9 @@ class Parts:
     def sizes(self, numbers: Sequence[str]) -> list[str]:
         """What must not be true of the sizes of the tensors, and of the numbers."""
         guards, checks = self.code.traced.guards, list[str]()
-        if guards.contiguous:
-            checks += [f"not {text}.is_contiguous()" for text in self.tensors]
+        for at, order in guards.orders.items():
+            laid = "" if list(order) == sorted(order) else f".permute{tuple(order)}"
+            checks.append(f"not {self.tensors[at]}{laid}.is_contiguous()")
         for i, (text, tensor) in enumerate(zip(self.tensors, self.code.site.tensors, strict=True)):
             small = {dim: size for dim, size in enumerate(tensor.shape) if size < 2}
             known = small | {dim: size for (at, dim), size in guards.constants.items() if at == i and dim is not None}

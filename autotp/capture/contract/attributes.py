@@ -12,12 +12,17 @@ from torch import nn
 
 from .frames import between, is_observed, is_read_by_torch
 from .modes import Modes
-from .probes import buffer_names
 from .reach import HOOKS_BY_NAME, Reach
+from .snapshot import is_module_of_library
 from .source import MISSING, Source, own_attributes, static_attribute
 from .values import CONTAINERS
 
 _PARTS = frozenset({"_modules", "_parameters", "_buffers"})
+# The code that looks for one name in the dict of a module's attributes.
+_FINDING = frozenset(
+    getattr(nn.Module, name).__code__
+    for name in ("__getattr__", "__setattr__", "__delattr__", "__setstate__", "register_buffer", "register_parameter")
+)
 
 
 def _asking(frame: types.FrameType | None) -> types.FrameType | None:
@@ -55,6 +60,9 @@ class Attributes(Reach):
         if id(value) in self.parts:
             return self._of_module(value, name, source, original, reader)
         if isinstance(value, types.ModuleType):
+            if name == "__dict__":
+                self._read_all_names(value, source)
+                return original(value, name)
             entry = self.note(source, "attribute", name)  # which may not be there
             found = original(value, name)
             if name in vars(value):
@@ -64,28 +72,33 @@ class Attributes(Reach):
         found = original(value, name)
         return self.twins.get(id(found), found)
 
+    def _read_all_names(self, module: types.ModuleType, source: Source) -> None:
+        """Of a Python module. A library's has too many to look at."""
+        if is_module_of_library(own_attributes(module)):
+            self.refuse(f"it asks {module.__name__}, a library's module, for all that it has")
+        self._read_all(module, source)
+
     @between
     def _of_module(
         self, twin: nn.Module, name: str, source: Source, original: Callable[[Any, str], Any], reader: types.FrameType
     ) -> Any:
         live, path = self.parts[id(twin)]
-        if name == "_buffers":
-            self.note(source, "probe", buffer_names)
-        if name in _PARTS or (path, name) in self.varying or (not path and name == "forward"):
+        if name in _PARTS:
+            self._note_parts(twin, live, name, source)
+            return original(twin, name)
+        if (path, name) in self.varying or (not path and name == "forward"):
             return original(twin, name)
         if name in HOOKS_BY_NAME:
             self._note_hooks(source, HOOKS_BY_NAME[name])
             self.snapshots.take(own_attributes(live)[name], lambda: f"{source}.{name}")
             return original(twin, name)
         if name == "__dict__":
-            if reader.f_code.co_filename != torch.nn.modules.module.__file__:  # which looks for one name in it
+            if reader.f_code not in _FINDING:
                 self._read_all(live, source)
             return original(twin, name)
         for kind, held in (("parameter", twin._parameters), ("buffer", twin._buffers)):
             if name in held and name not in own_attributes(twin):
-                self.state[id(held[name])] = held[name], self.note(source, kind, name)
-                if kind == "buffer":
-                    self._check_wants_no_gradient(live._buffers.get(name), source)
+                self._note_tensor(twin, live, kind, name, source)
                 return original(twin, name)
         if name in twin._modules and name not in own_attributes(twin):
             return original(twin, name)
@@ -94,6 +107,21 @@ class Attributes(Reach):
         if isinstance(found, CONTAINERS):
             self.snapshots.take(found, lambda: f"{source}.{name}")
         return self.twins.get(id(found), found)
+
+    def _note_parts(self, twin: nn.Module, live: nn.Module, name: str, source: Source) -> None:
+        """All that a module holds of one kind: which names these have, in their order, and the buffers behind them. Which module
+        or parameter a name has is asked at every call."""
+        self.note(source, "order", name)
+        if name == "_buffers":
+            for each in twin._buffers:
+                self._note_tensor(twin, live, "buffer", each, source)
+
+    def _note_tensor(self, twin: nn.Module, live: nn.Module, kind: str, name: str, source: Source) -> None:
+        """A parameter or a buffer."""
+        held = (twin._parameters if kind == "parameter" else twin._buffers)[name]
+        self.state[id(held)] = held, self.note(source, kind, name)
+        if kind == "buffer":
+            self._check_wants_no_gradient(live._buffers.get(name), source)
 
     def _note_attribute(self, value: Any, name: str, source: Source) -> None:
         """Where Python looks for an attribute: at what the class says, and in the object itself."""
@@ -119,6 +147,8 @@ class Attributes(Reach):
             self._reach_code(written, from_class)
         else:
             self.note(self.note(source, "type"), "absent", name)
+            if isinstance(value, nn.Module):  # whose modules and parameters are asked for at every call
+                self.note(source, "buffer", name)
 
     def _class_attribute(self, value: Any, name: str, source: Source) -> tuple[Any, Source]:
         """What the class of an object has under a name, and the source of that."""

@@ -203,6 +203,12 @@ def _names(text: _Text, holder: Any, key: None, value: tuple[str, ...]) -> None:
     text.add(f"tuple({text.name(attributes)}) == {text.name(value)}", attributes)
 
 
+def _order(text: _Text, holder: nn.Module, key: str, value: tuple[str, ...]) -> None:
+    held = own_attributes(holder)[key]
+    _entry(text, own_attributes(holder), key, held)
+    text.add(f"tuple({text.name(held)}) == {text.name(value)}", held)
+
+
 def _probe(text: _Text, holder: Any, key: Callable[[Any], Any], value: Any) -> None:
     if key is code_of:
         entries = entries_of(holder)
@@ -230,6 +236,7 @@ _TERMS: Mapping[str, Callable[[_Text, Any, Any, Any], None]] = {
     "cell": _cell,
     "content": _content,
     "names": _names,
+    "order": _order,
     "probe": _probe,
     "inside": _inside,
 }

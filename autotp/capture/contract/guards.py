@@ -25,7 +25,7 @@ class Guard:
 
     def holds(self, now: Any) -> bool:
         """Returns if what is found there now is the same to a program."""
-        if self.source.kind in ("content", "names"):
+        if self.source.kind in ("content", "names", "order"):
             return bool(type(now) is type(self.expected) and now == self.expected)
         if self.source.kind == "probe" and isinstance(self.expected, (tuple, dict)):
             return bool(now == self.expected)

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from .actions import SUBCLASSES, Action
 from .answers import is_outside
 from .frames import IMPORTS, is_observed
+from .laying import asked, asks_for_order
 from .modes import Modes
 from .names import Names
 from .numbers import INSTEAD, TYPE
@@ -53,7 +54,6 @@ _BUILTINS = dict(vars(builtins))  # those of Python's own
 _NONE = frozenset[str]()
 _CLASSES = {"type": frozenset({"Tensor", "Parameter"}), "isinstance": frozenset({"Parameter"})}
 _OF_A_CLASS = frozenset({"type", "__class__"})
-_ORDER = frozenset({torch.Tensor.is_contiguous, torch.Tensor.stride})
 # Memory itself, which a tensor of a trace has none of: what is written there is lost, or ends the process.
 _MEMORY = {
     getattr(torch.Tensor, name): name
@@ -102,7 +102,10 @@ class Instructions(Names):
         self.met: dict[int, Any] = {}  # objects that are new, or were read as their methods ran
         self.entered: set[tuple[int, Source]] = set()
         self.own_code: set[types.CodeType] = set()  # of functions that the trace itself makes
-        self.gradients_asked = self.order_asked = False
+        self.named_in: set[types.CodeType] = set()  # code of torch's functions
+        self.inputs: dict[int, int] = {}  # by where they lie, their numbers
+        self.laid: set[int] = set()  # those of which it matters how they lie in memory
+        self.gradients_asked = False
 
     def enter(self, frame: types.FrameType) -> None:
         """A function begins: what its closure and its defaults hold is state, unless the trace has made it."""
@@ -211,6 +214,8 @@ class Instructions(Names):
         if isinstance(function, types.FunctionType) and not is_module_of_library(function.__globals__):
             name = function.__qualname__
             self.refuse(f"{name} has taken the place of a function of torch, and runs more than once in a trace")
+        if isinstance(function, types.FunctionType):
+            self._note_named(function)
         if function in _TEXTS and is_observed(_behind_torch(sys._getframe(2))):
             self.refuse("it writes a tensor as text, and a trace has others")
         if function in _LEAVES:
@@ -223,14 +228,30 @@ class Instructions(Names):
             self.refuse(
                 f"it asks for {_MEMORY[function]} of a tensor, and nothing sees what is written there", moving=True
             )
-        self._asked_of_a_tensor(function)
+        self._asked_of_a_tensor(function, args)
 
-    def _asked_of_a_tensor(self, function: Any) -> None:
+    def _note_named(self, function: types.FunctionType) -> None:
+        """What a Python function of torch's, and those of the same Python module that it calls, find by their names there: nobody
+        follows what torch's functions do, and somebody may put another function in the place of one."""
+        namespace, waiting = function.__globals__, [function.__code__]
+        while waiting:
+            code = waiting.pop()
+            if code in self.named_in:
+                continue
+            self.named_in.add(code)
+            for name in code.co_names:
+                held = namespace.get(name)
+                if callable(held):
+                    self.note(self.fixed(namespace), "global", name)
+                if isinstance(held, types.FunctionType) and held.__globals__ is namespace:
+                    waiting.append(held.__code__)
+
+    def _asked_of_a_tensor(self, function: Any, args: Any) -> None:
         """What a tensor of a trace says otherwise than the one that it stands for."""
         if self.lenient:
             return  # such a run gives no program
-        if function in _ORDER and is_observed(sys._getframe(3)):
-            self.order_asked = True
+        if asks_for_order(function) and is_observed(_behind_torch(sys._getframe(3))):
+            self.laid |= asked(function, args[0], self.inputs)
         if function in _OF_THE_TENSOR:
             self.refuse(f"it asks a tensor for {_OF_THE_TENSOR[function]}, which no program knows")
         if function == _WANTED and not self.gradients_asked:
@@ -263,7 +284,7 @@ class Instructions(Names):
                 self.reach(found, self.note(self.fixed(vars(builtins)), "item", name))
             return
         self.refuse_named(namespace[name])
-        self.reach(namespace[name], source)
+        self.reach_named(namespace[name], source)
         self.read_chains(namespace[name], source, action)
 
     def _asked_of_who_it_is(self, name: str, frame: types.FrameType, compared: bool) -> None:

@@ -49,7 +49,7 @@ class Names(Attributes):
             return
         base = name.partition(".")[0] if action.whole else name
         module, source = sys.modules.get(base), self.note(self.fixed(sys.modules), "item", base)
-        self.reach(module, source)
+        self.reach_named(module, source)
         if not action.whole and hasattr(module, "__path__"):
             for each in {chain[0] for chain in action.chains if chain and not hasattr(module, chain[0])}:
                 self._load(f"{name}.{each}")
@@ -61,8 +61,7 @@ class Names(Attributes):
         name = importlib.util.resolve_name(name, package) if package and name.startswith(".") else name
         if self._load(name):
             module = sys.modules[name]
-            self.reach(module, source := self.note(self.fixed(sys.modules), "item", name))
-            self._watch_module(module, source, is_meant=True)
+            self.reach(module, self.note(self.fixed(sys.modules), "item", name))
 
     def _load(self, name: str) -> bool:
         """Import a Python module as if nothing traced it, since it is there for longer; returns if it is there."""
@@ -111,9 +110,11 @@ class Names(Attributes):
                 self._ask_torch(value, name, held_by)
                 return
             self.refuse_named(found)
-            (self._reach_code if isinstance(value, type) else self.reach)(found, source)
+            (self._reach_code if isinstance(value, type) else self.reach_named)(found, source)
             value = found
         self._take_stored(value, source, stored)
+        if isinstance(value, types.ModuleType):
+            self._watch_module(value, source, is_meant=True)
 
     def _take_stored(self, value: Any, source: Source, stored: Set[str]) -> None:
         """Of a library's Python module, which nothing watches: what the code that names it may set."""

@@ -7,9 +7,10 @@ from typing import Any
 from torch import nn
 
 from ...errors import TraceError
+from ..clone import copied_in
 from .modes import Modes
 from .snapshot import Snapshots
-from .source import Source
+from .source import Source, own_attributes
 
 
 class Notes:
@@ -25,6 +26,7 @@ class Notes:
         self.order: dict[Source, None] = {}  # as they were read
         self.known: dict[int, tuple[Any, Source]] = {}  # objects by identity, kept alive
         self.objects: list[Source] = []
+        self.holders: list[tuple[Any, nn.Module]] = []  # what has a module of the unit in it, with that
         self.aliases: list[tuple[Source, Source]] = []
         self.problem: str | None = None
         self.lenient = False
@@ -78,6 +80,25 @@ class Notes:
         self.problem = self.problem or reason
         if moving or not self.lenient:
             raise TraceError(self.problem)
+
+    def refuse_part(self, value: nn.Module) -> None:
+        """Of a module of the unit that the traced code has in its hands in place of the twin's."""
+        self.refuse(
+            f"it keeps {type(value).__name__}, a part of its own, where a trace cannot put another in its place"
+        )
+
+    def refuse_foreign_holders(self) -> None:
+        """Of what holds modules of the unit, if it is nothing of which the twin has a copy with its own in their place."""
+        if not self.holders:
+            return
+        copied = {
+            id(value)
+            for live, _ in self.parts.values()
+            for value in copied_in(own_attributes(live), own_attributes(self.twins[id(live)]))
+        }
+        for having, part in self.holders:
+            if id(having) not in copied:
+                self.refuse_part(part)
 
     def fixed(self, value: Any) -> Source:
         """The source of an object that is the same for all units."""

@@ -24,7 +24,6 @@ class Probed(Notes):
 
     def __init__(self, twin: nn.Module, live: nn.Module, varying: frozenset[tuple[str, str]], modes: Modes) -> None:
         super().__init__(twin, live, varying, modes)
-        self.holders: list[tuple[Any, nn.Module]] = []  # what has a module of the unit in it, with that
         self.variables: list[tuple[Any, Any, Source]] = []  # of the context, and what they were set to
         self.keeping: set[types.CodeType] = set()  # of functions whose results are kept
 

@@ -88,11 +88,6 @@ def code_of(kind: type) -> dict[str, Any]:
     }
 
 
-def buffer_names(module: Any) -> tuple[str, ...]:
-    """The names of a module's own buffers."""
-    return tuple(module._buffers)
-
-
 def builtin_self(value: Any) -> Any:
     """The object that a method written in C belongs to."""
     return value.__self__

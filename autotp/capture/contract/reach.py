@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..clone import copied_in
 from .answers import holder, is_outside, question
 from .modes import Modes
 from .probed import Probed
@@ -88,6 +87,15 @@ class Reach(Probed):
         if kind in _WITH_MORE and hasattr(value, "__dict__"):
             self._read_all(value, source)
 
+    def reach_named(self, value: Any, source: Source) -> None:
+        """As `reach`, of what code finds by a name that is written in it: of a library's Python module the names count that are
+        written behind it."""
+        if isinstance(value, types.ModuleType):
+            self._ask(value, source)
+            self._watch_module(value, source)
+        else:
+            self.reach(value, source)
+
     def _reach_fixed(self, value: Any, source: Source) -> None:
         """What is compared as it is may still be asked for more."""
         if isinstance(value, type):
@@ -95,7 +103,7 @@ class Reach(Probed):
         elif isinstance(value, Enum) or _has_more(value):
             self._reach_member(value, source)
         elif isinstance(value, types.ModuleType):
-            self._watch_module(value, source)
+            self._watch_module(value, source, is_meant=True)
         for kinds, names in _HOLDING:
             if isinstance(value, kinds):
                 self._reach_slots(value, source, names)
@@ -109,25 +117,6 @@ class Reach(Probed):
             del self.known[id(value)]  # whoever reads it next is refused as well
             self.placed.discard(source)
         self.refuse(f"it reads {source}, and nothing can tell what a {type(value).__qualname__} gives", moving)
-
-    def refuse_part(self, value: nn.Module) -> None:
-        """Of a module of the unit that the traced code has in its hands in place of the twin's."""
-        self.refuse(
-            f"it keeps {type(value).__name__}, a part of its own, where a trace cannot put another in its place"
-        )
-
-    def refuse_foreign_holders(self) -> None:
-        """Of what holds modules of the unit, if it is nothing of which the twin has a copy with its own in their place."""
-        if not self.holders:
-            return
-        copied = {
-            id(value)
-            for live, _ in self.parts.values()
-            for value in copied_in(own_attributes(live), own_attributes(self.twins[id(live)]))
-        }
-        for having, part in self.holders:
-            if id(having) not in copied:
-                self.refuse_part(part)
 
     def _reach_part(self, value: nn.Module, source: Source) -> None:
         """A module of the unit: that it is this one of them is guarded."""
@@ -225,12 +214,12 @@ class Reach(Probed):
             self.reach(written, source)
 
     def _watch_module(self, value: types.ModuleType, source: Source, is_meant: bool = False) -> None:
-        """Let all attribute access to a Python module tell; of those of libraries what code names by itself counts, unless it
-        has no name for one that is meant."""
-        if id(value) in self.known or type(value) is not types.ModuleType:
+        """Let all attribute access to a Python module tell. Of those of libraries what code names by itself counts, unless one
+        is meant: code has it in its hands, and asks for names that are not written there."""
+        if id(value) in self.known or (is_module_of_library(vars(value)) and not is_meant):
             return
-        if is_module_of_library(vars(value)) and not is_meant:
-            return
+        if type(value) is not types.ModuleType:
+            self._reach_class(type(value), self.note(source, "type"))
         self.known[id(value)] = value, source
         self.snapshots.take(value, source.__str__)
         self.watch.add_module(value)

@@ -58,6 +58,7 @@ _TEXTS = {
     "item": "{parent}[{key!r}]",
     "content": "{parent}",
     "names": "{parent}",
+    "order": "{parent}",
     "class": "{parent}",
     "absent": "{parent}",
     "cell": "the variable {key} of {parent}",
@@ -148,6 +149,7 @@ _STEPS: dict[str, Callable[[Any, Any], Any]] = {
     "absent": lambda holder, key: static_attribute(holder, key)[0],
     "content": content,
     "names": lambda holder, key: tuple(own_attributes(holder)),
+    "order": lambda holder, key: tuple(own_attributes(holder)[key]),
     "probe": lambda holder, key: key(holder),
     "inside": lambda holder, key: key(holder),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import types
 from collections.abc import Callable, Mapping
@@ -45,7 +46,8 @@ class Watch:
         """Tell no more, and let go of the classes and Python modules."""
         _active.pop(threading.get_ident(), None)
         for module in self.modules:
-            module.__class__ = types.ModuleType
+            before: Any = type(module).__base__
+            module.__class__ = before
         for kind, own in reversed(self.patched.items()):
             if own is MISSING:
                 del kind.__getattribute__
@@ -56,7 +58,8 @@ class Watch:
 
     def add_module(self, module: types.ModuleType) -> None:
         """Let all attribute access to a Python module tell."""
-        module.__class__ = _Telling
+        kind: Any = type(module)
+        module.__class__ = _telling(kind)
         self.modules.append(module)
 
     def add_class(self, kind: type) -> bool:
@@ -81,15 +84,19 @@ class Watch:
         return self.told[kind]
 
 
-class _Telling(types.ModuleType):
-    """A Python module while it is observed."""
+@functools.cache
+def _telling(kind: Any) -> Any:
+    """The class that a Python module of a class has while it is observed."""
+    original: Any = kind.__getattribute__
 
     @between
-    def __getattribute__(self, name: str) -> Any:
+    def tell(self: Any, name: str) -> Any:
         listener = _active.get(threading.get_ident())
         if listener is None or id(self) not in listener.known:
-            return types.ModuleType.__getattribute__(self, name)
-        return listener.attribute(self, name, types.ModuleType.__getattribute__)
+            return original(self, name)
+        return listener.attribute(self, name, original)
+
+    return type(kind.__name__, (kind,), {"__getattribute__": tell, "__module__": kind.__module__})
 
 
 def _place_to_tell(kind: type, patched: Mapping[type, Any]) -> type | None:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-import types
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn import functional
 from torch.utils import _pytree as pytree
 
 from ...errors import UsageError
@@ -33,16 +29,13 @@ from .kinds import (
 )
 from .operands import computes_itself, fits, held_for, result_of
 from .origin import IsCut, mapped, parts_only
+from .patched import meant
 from .reductions import REDUCTIONS
 from .sent import COLLECTIVES, exchange
 from .views import refuse_shared
 from .whole import on_whole
 
 T = torch.Tensor
-_ASKING = (
-    torch.overrides.__file__,
-    str(Path(__file__).with_name("tensor.py")),
-)  # on the way from torch's function to here
 MSG_NODE = (
     "the node of {name} in autograd's graph gets this rank's part of the gradient, since the parameter is cut; use"
     " register_hook of the parameter"
@@ -62,21 +55,9 @@ def dispatched(func: Any, classes: Collection[type], args: Sequence[Any], kwargs
     if func in OF_PART or attributes.is_in_backward():
         with parts_only():
             return func(*args, **kwargs)
-    if type(func) is types.FunctionType and str(func.__module__).partition(".")[0] != "torch":
-        func = _meant(func)
+    func = meant(func)
     handler = on_whole if len(classes) > 1 and any(map(computes_itself, classes)) else _HANDLERS.get(func, on_whole)
     return handler(func, args, kwargs)
-
-
-def _meant(func: Any) -> Any:
-    """The function of torch's own that asks what to do, where somebody's function has taken its place: torch looks itself up by
-    its name, and finds that one, which would run twice."""
-    asking: types.FrameType | None = sys._getframe(2)
-    while asking is not None and asking.f_code.co_filename in _ASKING:
-        asking = asking.f_back
-    if asking is None or asking.f_code is func.__code__ or asking.f_code.co_filename != functional.__file__:
-        return func
-    return types.FunctionType(asking.f_code, asking.f_globals)
 
 
 # -- element by element ----------------------------------------------------------------------------------------------

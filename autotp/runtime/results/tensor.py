@@ -17,6 +17,7 @@ from ...errors import UsageError
 from ..collectives.single import is_recorded
 from ..cut.operands import computes_itself
 from ..cut.origin import IsCut
+from ..cut.patched import meant
 from ..cut.views import WholeView
 from .memory import Memory, Way, along
 
@@ -149,6 +150,7 @@ class CutResult(torch.Tensor):
         kwargs = kwargs or {}
         if any(issubclass(kind, (IsCut, WholeView)) or computes_itself(kind) for kind in types):
             return NotImplemented  # a cut parameter makes it whole first, and somebody's class computes itself
+        func = meant(func)
         cut = _cut_among((*args, *kwargs.values()))
         with torch._C.DisableTorchFunctionSubclass():
             if func in _OF_MEMORY:
