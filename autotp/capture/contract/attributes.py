@@ -65,8 +65,8 @@ class Attributes(Reach):
                 return original(value, name)
             entry = self.note(source, "attribute", name)  # which may not be there
             found = original(value, name)
-            if name in vars(value):
-                self.reach(found, entry)
+            if name in own_attributes(value):
+                self.reach_named(found, entry)
             return found
         self._note_attribute(value, name, source)
         found = original(value, name)

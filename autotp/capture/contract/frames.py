@@ -30,8 +30,8 @@ def _inside(*folders: Path | str) -> tuple[str, ...]:
 
 
 # With torch comes what writes its code; what it computes sizes with is its own, too.
-_OWN = _inside(Path(__file__).parents[2])
-_MACHINERY = _OWN + _inside(_TORCH, *(_TORCH.parent / n for n in ("torchgen", "sympy", "mpmath")))
+OWN = _inside(Path(__file__).parents[2])
+_MACHINERY = OWN + _inside(_TORCH, *(_TORCH.parent / n for n in ("torchgen", "sympy", "mpmath")))
 _MODULES = _inside(_TORCH / "nn" / "modules", _TORCH / "nn" / "utils")
 _REPORTING = frozenset(str(sys.modules[name].__file__) for name in ("logging", "warnings"))
 _LIBRARY = _inside(sysconfig.get_path("stdlib"))
@@ -101,7 +101,7 @@ def is_read_by_torch(frame: types.FrameType | None) -> bool:
     while frame is not None:
         if (_sides.get(frame.f_code.co_filename) or _side(frame)) == "model":
             return True
-        if frame.f_code.co_filename.startswith(_OWN) and frame.f_code is not _ON_THE_WAY:
+        if frame.f_code.co_filename.startswith(OWN) and frame.f_code is not _ON_THE_WAY:
             return False
         frame = _caller(frame)
     return False
