@@ -32,6 +32,7 @@ class _CutLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, logits, target, ranks, over, vocabulary, ignored, smoothing):  # type: ignore[no-untyped-def]
+        target = target.long()  # bytes may be given
         first = ranks.coordinate(over) * logits.shape[1]
         present = max(0, min(logits.shape[1], vocabulary - first))
         held = logits[:, :present]
@@ -42,7 +43,9 @@ class _CutLoss(torch.autograd.Function):
         largest = held.amax(1) if present else held.new_full((len(held),), float("-inf"))
         largest = ranks.all_reduce(largest, over, "loss", op="max")
         shifted = held - largest.unsqueeze(1)
-        wanted = shifted.gather(1, place).squeeze(1) * here if present else torch.zeros_like(largest)
+        # Where nothing counts a logit may be infinite, or none: it is left out, not multiplied with zero.
+        nothing = torch.zeros_like(largest)
+        wanted = torch.where(here, shifted.gather(1, place).squeeze(1), nothing) if present else nothing
         sums = [wanted, shifted.sum(1)] if smoothing else [wanted]
         exponentials = shifted.exp_()
         wanted, total, *rest = ranks.all_reduce(
@@ -53,7 +56,7 @@ class _CutLoss(torch.autograd.Function):
             loss = loss - smoothing / vocabulary * rest[0]
         ctx.save_for_backward(exponentials, total, place, here, counts)
         ctx.width, ctx.smoothing, ctx.vocabulary = logits.shape[1], smoothing, vocabulary
-        return loss * counts
+        return torch.where(counts, loss, nothing)
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
@@ -68,7 +71,7 @@ class _CutLoss(torch.autograd.Function):
     def of_logits(ctx, gradient):  # type: ignore[no-untyped-def]
         """The gradient of this rank's logits."""
         exponentials, total, place, here, counts = ctx.saved_tensors
-        scale = (gradient * counts).unsqueeze(1)
+        scale = torch.where(counts, gradient, 0.0).unsqueeze(1)  # where nothing counts the mean's gradient is infinite
         part = exponentials * (scale / total.unsqueeze(1))
         if ctx.smoothing:
             part -= scale * (ctx.smoothing / ctx.vocabulary)
