@@ -241,13 +241,15 @@ class Alarm:
 
 
 def _watch(alarm: weakref.ref[Alarm], ending: threading.Event) -> None:
+    before: Any = None
     while not ending.wait(_WATCH_S):
         found = alarm()
         if found is None or not dist.is_initialized():
             return
         calls, begun = list(found._calls), list(found._begun)
-        if _unseen:
-            continue
+        goes_on, before = (calls, begun) != before, (calls, begun)
+        if _unseen or goes_on:
+            continue  # stacks are read of a rank that does nothing new alone: its thread may run while they are
         looks = (found._is_broken() and not ending.wait(_AGAIN_S) for _ in range(2))
         if (calls or found._backwards) and all(looks) and (calls, begun) == (found._calls, found._begun):
             handled: Any = sys._current_exceptions().get(found._thread)
