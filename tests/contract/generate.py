@@ -10,11 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from tests.contract.kinds import KINDS
+from tests.contract.kinds import KINDS as FIRST_KINDS
+from tests.contract.more_kinds import MORE_KINDS
 from tests.contract.parts import Expected
 from tests.contract.play import CALLS, DenseError, Outcome, compared
 
 __all__ = ["DenseError", "Program", "is_right", "make", "run", "smallest"]
+
+KINDS = {**FIRST_KINDS, **MORE_KINDS}
 
 # Chooses one of several.
 Pick: TypeAlias = Callable[[Sequence[Any]], Any]
@@ -89,13 +92,18 @@ CALLED = (
     "call(values({s}, 5, 32), under=torch.inference_mode, backward=False)",
     "call(leaf({s}, 5, 32), run=lambda x: checkpoint(net, x, use_reentrant=False))",
     "call(leaf({s}, 5, 32), run=lambda x: (net(x), net(x + 1)))",
+    "call(values({s}, 32, 5).transpose(1, 2))",
+    "call(values({s}, 10, 32)[:, ::2])",
 )
 
-TOP = """import functools
+TOP = """import copy
+import functools
 import itertools
 import logging
+import operator
 import os
 import threading
+import types
 from collections import defaultdict, deque
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -103,6 +111,7 @@ from types import SimpleNamespace
 import numpy
 import torch
 from torch import nn
+from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
 
 from tests.contract.parts import Mlp, call, leaf, linear, twins, values

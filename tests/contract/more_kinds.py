@@ -1,0 +1,133 @@
+"""More places for a number: those that are looked up by a name that is not written out, or that C code reads."""
+
+from __future__ import annotations
+
+from tests.contract.kinds import Kind
+
+PRIVATE = """class Private{n}:
+    __slots__ = ("__x",)
+
+    def __init__(self):
+        self.__x = 2.0
+
+    def get(self):
+        return self.__x
+
+    def put(self, x):
+        self.__x = x
+"""
+
+SETTINGS = """class Settings{n}(types.ModuleType):
+    pass
+
+
+M{n} = Settings{n}("settings_of_{n}")
+M{n}.x = 2.0"""
+
+COPIED = """class Copied{n}:
+    def __init__(self, x):
+        self.x = x
+"""
+
+SPACE = """class Space{n}(SimpleNamespace):
+    pass
+"""
+
+SCALED = """class Scaled{n}(property):
+    factor = 2.0
+
+    def __get__(self, owner, kind=None):
+        return self if owner is None else self.factor"""
+
+MORE_KINDS: dict[str, Kind] = {
+    "buffer that may be missing": Kind(
+        "(3.0 if hasattr(self, 'l{n}') else 2.0)",
+        (),
+        (
+            "net.blocks[{b}].register_buffer('l{n}', torch.ones(1, dtype=torch.float64))",
+            "net.blocks[{b}]._buffers.pop('l{n}', None)",
+        ),
+    ),
+    "how many buffers": Kind(
+        "(1.0 + len(list(self.norm.buffers())))",
+        (),
+        (
+            "net.blocks[{b}].norm.register_buffer('l{n}', torch.ones(1))",
+            "net.blocks[{b}].norm._buffers.pop('l{n}', None)",
+        ),
+    ),
+    "attributes by a list of names": Kind(
+        "sum(getattr(self, name) for name in dir(self) if name.startswith('q{n}_'))",
+        ("self.q{n}_first += 1",),
+        ("net.blocks[{b}].q{n}_second = {v}", "vars(net.blocks[{b}]).pop('q{n}_second', None)"),
+        init="self.q{n}_first = 2.0",
+    ),
+    "name of a Python module": Kind(
+        "getattr(M{n}, 'x')",
+        ("setattr(M{n}, 'x', M{n}.x + 1)",),
+        ("M{n}.x = {v}",),
+        top="M{n} = types.ModuleType('settings_of_{n}')\nM{n}.x = 2.0",
+    ),
+    "dict of a Python module": Kind("vars(M{n})['x']", ("M{n}.x += 1",), ("M{n}.x = {v}",), top=SETTINGS),
+    "private slot": Kind(
+        "self.o{n}.get()",
+        ("self.o{n}.put(self.o{n}.get() + 1)",),
+        ("net.blocks[{b}].o{n}.put({v})", "net.blocks[{b}].o{n} = Private{n}()"),
+        top=PRIVATE,
+        init="self.o{n} = Private{n}()",
+    ),
+    "copy of a config": Kind(
+        "copy.copy(self.o{n}).x",
+        ("self.o{n} = copy.deepcopy(self.o{n})\nself.o{n}.x += 1",),
+        ("net.blocks[{b}].o{n}.x = {v}", "net.blocks[{b}].o{n} = Copied{n}({v})"),
+        top=COPIED,
+        init="self.o{n} = Copied{n}(2.0)",
+    ),
+    "equal config": Kind(
+        "(2.0 if self.o{n} == SPACE{n} else 3.0)",
+        ("self.o{n}.x += 1",),
+        ("net.blocks[{b}].o{n}.x = {v}", "SPACE{n}.x = {v}"),
+        top=SPACE + "\n\nSPACE{n} = Space{n}(x=2.0)",
+        init="self.o{n} = Space{n}(x=2.0)",
+    ),
+    "record": Kind(
+        "float(self.r{n}['x'])",
+        ("self.r{n}['x'] += 1",),
+        ("net.blocks[{b}].r{n}['x'] = {v}",),
+        init="self.r{n} = numpy.array([(2.0, 3)], dtype=[('x', 'f8'), ('n', 'i4')])[0]",
+    ),
+    "first of a set": Kind(
+        "float(next(iter(self.s{n})) / 8)",
+        (),
+        (
+            "net.blocks[{b}].s{n}.clear()\nnet.blocks[{b}].s{n}.update([int({v}) * 8, 16])",
+            "net.blocks[{b}].s{n}.add(8)",
+        ),
+        init="self.s{n} = {{16}}",
+    ),
+    "kind of a key": Kind(
+        "float(len(str(next(iter(self.d{n})))))",
+        (),
+        (
+            "net.blocks[{b}].d{n}[True] = net.blocks[{b}].d{n}.pop(1)",
+            "net.blocks[{b}].d{n}[1.0] = net.blocks[{b}].d{n}.pop(1)",
+        ),
+        init="self.d{n} = {{1: None}}",
+    ),
+    "argument of a call of a method": Kind(
+        "operator.methodcaller('times', self.o{n})(TIMES{n})",
+        ("self.o{n}.x += 1",),
+        ("net.blocks[{b}].o{n}.x = {v}",),
+        top="class Times{n}:\n    def times(self, o):\n        return o.x\n\n\nTIMES{n} = Times{n}()",
+        init="self.o{n} = SimpleNamespace(x=2.0)",
+    ),
+    "kind of property": Kind(
+        "self.y{n}", (), ("vars(Block)['y{n}'].factor = {v}",), top=SCALED, body="y{n} = Scaled{n}()"
+    ),
+    "object of torch": Kind(
+        "self.o{n}.amount",
+        (),
+        ("net.blocks[{b}].o{n}.amount = {v}",),
+        init="self.o{n} = prune.L1Unstructured(amount=2)",
+    ),
+}
