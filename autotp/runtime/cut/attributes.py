@@ -20,7 +20,7 @@ from ...errors import UsageError
 from .differentiate import wholes
 from .given import gradients, note_given, note_gradient, settle
 from .kinds import label, setter
-from .operands import held_for
+from .operands import fits, held_for
 from .origin import IsCut, parts_only
 from .views import WholeView
 
@@ -133,7 +133,7 @@ def _taken(parameter: Any, value: T, what: str) -> T:
         raise UsageError(
             f"{what} of {parameter.autotp_origin.name}, which is cut over ranks, was set to a sparse tensor; give .to_dense()"
         )
-    return held_for(parameter, value)
+    return value if fits(parameter, value) else held_for(parameter, value, None)
 
 
 def register_hook(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -35,7 +35,7 @@ from .operands import computes_itself, fits, held_for, result_of
 from .origin import IsCut, mapped, parts_only
 from .reductions import REDUCTIONS
 from .sent import COLLECTIVES, exchange
-from .views import refuse_shared
+from .views import WholeView, refuse_shared
 from .whole import on_whole
 
 T = torch.Tensor
@@ -90,10 +90,12 @@ def _elementwise(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
         return on_whole(func, args, kwargs)
 
     def held(value: Any) -> Any:
-        return held_for(leader, value) if isinstance(value, T) else value
+        if not isinstance(value, T):
+            return value
+        return value if any(value is one for one in written) else held_for(leader, value, func)
 
     with parts_only():
-        if len(leaves) > 1:
+        if len(leaves) > 1 or (leader.autotp_origin.has_padding and not written):
             args, kwargs = pytree.tree_map(held, (tuple(args), dict(kwargs)))
         result = func(*args, **kwargs)
     for value in written:
@@ -161,10 +163,11 @@ def _foreach(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if leader is None:
             continue
         wholes = [v for v in column if (id(v) in written or not written) and _is_whole_of(leader, v)]
-        if wholes or not all(value is leader or _joins(leader, value) for value in column):
+        otherwise = [v for v in column if id(v) in written and not fits(leader, v) and isinstance(v, IsCut)]
+        if wholes or otherwise or not all(value is leader or _joins(leader, value) for value in column):
             return on_whole(func, args, kwargs)
     held = [
-        [value if leader is None else held_for(leader, value) for value in column]
+        [value if leader is None or id(value) in written else held_for(leader, value, func) for value in column]
         for leader, column in zip(leaders, columns, strict=True)
     ]
     rows = {id(own): list(row) for own, row in zip(lists, zip(*held, strict=True), strict=True)}
@@ -187,13 +190,17 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and bool(value) and isinstance(value[0], T)
 
 
-def _unscale(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def _unscale(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Unscaling for a gradient scaler: what one rank finds not finite, all have found, so that all skip the step."""
     gradients, found, scale = args
+    if any(isinstance(gradient, WholeView) for gradient in gradients):
+        return on_whole(func, args, kwargs)
     with parts_only():
         func(gradients, found, scale)
+    for gradient in gradients:
+        _note_written(gradient)
     cut = next(gradient for gradient in gradients if isinstance(gradient, IsCut))
-    found.copy_(cut.autotp_origin.all_reduce(found, "unscaling", "max"))
+    return found.copy_(cut.autotp_origin.all_reduce(found, "unscaling", "max"))
 
 
 def _where(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -10,6 +10,7 @@ import torch
 
 from ...outside.own import FUNCTIONS
 from .origin import IsCut, parts_only
+from .padding import present
 from .whole import on_whole
 
 T = torch.Tensor
@@ -52,14 +53,6 @@ def _powers(tensor: Any, order: float) -> T:
     return counted(tensor, part.abs().double() ** order).sum()
 
 
-def present(tensor: Any, nothing: float | bool = 0) -> T:
-    """What this rank holds, with a value of one's own where there is padding."""
-    part: T = tensor.local().detach()
-    for dim, where in tensor.padding_here():
-        part = part.index_fill(dim, where, nothing)
-    return part
-
-
 def counted(tensor: Any, values: T) -> T:
     """Values of each element of the part, as much of them as makes the sum over all ranks count each once."""
     number, uneven = tensor.autotp_origin.shares
@@ -94,7 +87,10 @@ class _Spread(torch.autograd.Function):
     @staticmethod
     def forward(ctx, gradient, tensor):  # type: ignore[no-untyped-def]
         ctx.tensor = tensor
-        return gradient.expand(tensor.local().shape).clone()
+        spread = gradient.expand(tensor.local().shape).clone()
+        for dim, where in tensor.padding_here():
+            spread.index_fill_(dim, where, 0)
+        return spread
 
     @staticmethod
     def backward(ctx, parts):  # type: ignore[no-untyped-def]

@@ -96,6 +96,9 @@ class CutTensor(IsCut, torch.Tensor):  # type: ignore[misc]
     def starts(self) -> Sequence[int]:
         return [0] * len(self.autotp_origin.layouts)
 
+    def padding_here(self) -> list[tuple[int, torch.Tensor]]:
+        return self.autotp_origin.padding_on(self.local().device)
+
 
 class CutShard(IsCut, DTensor):  # type: ignore[misc]
     """The same where data-parallel ranks have cut the part further: a distributed tensor on their mesh, as FSDP leaves it."""
