@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import os
-import sys
-import threading
-import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.autograd import graph as autograd_graph
 
 from ...errors import UsageError
+from .backwards import as_outside
 from .differentiate import wholes
-from .given import gradients, note_given, note_gradient, settle
+from .given import gradients, holders_of, is_same_memory, note_given, note_gradient, settle
 from .kinds import label, setter
 from .operands import fits, held_for
 from .origin import IsCut, parts_only
@@ -106,8 +98,7 @@ def module_load(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> An
 
 def _apart(part: T, value: T | None) -> T:
     """This rank's part of a value that is not cut, in memory of its own."""
-    shares = type(part) is T and type(value) is T and part.untyped_storage()._cdata == value.untyped_storage()._cdata
-    return part.clone() if shares else part
+    return part.clone() if is_same_memory(part, value) else part
 
 
 def _own_gradient(parameter: Any, value: T | None) -> T | None:
@@ -148,10 +139,17 @@ def of_cut(parameter: Any, hook: Callable[[Any], Any]) -> Callable[[T], T | None
         like = parameter.wrap(parameter.detach())  # the parameter has the hook, so the hook must not have the parameter
 
     def with_cut(gradient: T) -> T | None:
-        with _as_outside():
+        before = holders_of(gradient)
+        with as_outside():
             result = hook(like.wrap(gradient))
         with parts_only():
-            return None if result is None else plainly(_taken(like, result, "the result of a hook"))
+            if result is None:
+                # Autograd makes a gradient that nobody else has the parameter's: the hook has kept another over its memory.
+                return gradient.clone() if holders_of(gradient) > before else None
+            own = plainly(_taken(like, result, "the result of a hook"))
+            del result
+            shares = is_same_memory(own, gradient)
+            return own.clone() if holders_of(own) > (before + 1 if shares else 1) else own
 
     return with_cut
 
@@ -165,53 +163,10 @@ def after_backward(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """A hook that runs when a parameter's gradient is there, and sees both as everybody does."""
 
     def outside(parameter: Any) -> Any:
-        with _as_outside():
+        with as_outside():
             return hook(parameter)
 
     return outside
-
-
-_running = threading.local()
-_BACKWARD = autograd_graph._engine_run_backward.__code__
-# Whose Python computes in a backward by itself: torch's, ours, that of Python, and what these two write.
-_MACHINERY = (
-    os.path.join(Path(torch.__file__).parent, ""),
-    os.path.join(Path(__file__).parents[2], ""),
-    contextlib.__file__,
-    functools.__file__,
-    "<autotp",
-    "<eval_with_key>",
-    "<frozen",
-)
-
-
-@contextmanager
-def _as_outside() -> Iterator[None]:
-    """Within a backward, let cut tensors be whole to a hook that somebody has given."""
-    before, _running.hook = getattr(_running, "hook", False), True
-    try:
-        yield
-    finally:
-        _running.hook = before
-
-
-def is_in_backward() -> bool:
-    """Returns if this is a step of a backward: not a hook or a derivative that somebody wrote, and not a checkpoint that
-    computes its forward again."""
-    if torch._C._current_graph_task_id() == -1 or torch.is_grad_enabled() or getattr(_running, "hook", False):
-        return False
-    frame: types.FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code is not _BACKWARD:
-        name = frame.f_code.co_filename
-        if not name.startswith(_MACHINERY) and not name.startswith(_compiled()):
-            return False
-        frame = frame.f_back
-    return True
-
-
-def _compiled() -> str:
-    """Where torch's compiler writes Python; it says so in the environment as soon as it does."""
-    return os.path.join(os.environ.get("TORCHINDUCTOR_CACHE_DIR", "<nowhere>"), "")
 
 
 def plainly(value: T) -> T:

@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from ...errors import UsageError
 from . import attributes
+from .backwards import is_in_backward
 from .differentiate import DIFFERENTIATING
 from .kinds import (
     CASTS,
@@ -59,7 +60,7 @@ def dispatched(func: Any, classes: Collection[type], args: Sequence[Any], kwargs
 
     A backward is made of what a program did with parts: torch and we compute in it with parts, everybody else with wholes.
     """
-    if func in OF_PART or attributes.is_in_backward():
+    if func in OF_PART or is_in_backward():
         with parts_only():
             return func(*args, **kwargs)
     if type(func) is types.FunctionType and str(func.__module__).partition(".")[0] != "torch":

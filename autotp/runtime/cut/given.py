@@ -39,20 +39,35 @@ class _Given:
     @staticmethod
     def of(name: str, value: torch.Tensor) -> _Given:
         second = value.detach()
-        return _Given(name, second, second._version, _numbers(second) if _holders(second) > 2 else ())
+        return _Given(name, second, second._version, _numbers(second) if holders_of(second) > 2 else ())
 
     def is_held(self) -> bool:
         """Returns if somebody else has the memory."""
-        return _holders(self.second) > 1
+        return holders_of(self.second) > 1
 
     def is_written(self) -> bool:
         """Returns if the memory was written to: as torch counts it, or by what its numbers are."""
         return self.second._version != self.writes or bool(self.numbers and _numbers(self.second) != self.numbers)
 
 
-def _holders(value: torch.Tensor) -> int:
-    """How many tensors have the memory of one, itself included."""
+def holders_of(value: torch.Tensor) -> int:
+    """How many tensors have the memory of one, itself included; 0 for one that has none that can be counted."""
+    if not _has_memory(value):
+        return 0
     return int(torch._C._storage_Use_Count(value.untyped_storage()._cdata)) - 1  # what asks
+
+
+def _has_memory(value: torch.Tensor) -> bool:
+    """Returns if a tensor has memory of its own: none that is distributed, sparse, or wrapped by a transform of functions."""
+    is_plain = value.layout is torch.strided and not hasattr(value, "_spec")
+    return is_plain and not torch._C._functorch.is_functorch_wrapped_tensor(value)
+
+
+def is_same_memory(value: torch.Tensor, other: torch.Tensor) -> bool:
+    """Returns if two tensors have the same memory."""
+    if not (_has_memory(value) and _has_memory(other)):
+        return False
+    return value.untyped_storage()._cdata == other.untyped_storage()._cdata
 
 
 def _numbers(value: torch.Tensor) -> tuple[str, ...]:

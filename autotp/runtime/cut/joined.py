@@ -34,7 +34,9 @@ class PartOf(torch.autograd.Function):
 
     @staticmethod
     def forward(whole, origin):  # type: ignore[no-untyped-def]
-        return origin.take(whole)
+        part = origin.take(whole)
+        # Autograd takes a gradient that nobody else has, by its object, to be the parameter's; this memory is somebody's.
+        return part.clone() if part.untyped_storage()._cdata == whole.untyped_storage()._cdata else part
 
     @staticmethod
     def setup_context(ctx, inputs, output):  # type: ignore[no-untyped-def]
