@@ -10,8 +10,9 @@ import torch
 from ...errors import UsageError
 from .backwards import as_outside
 from .differentiate import wholes
-from .given import gradients, holders_of, is_same_memory, note_given, note_gradient, settle
+from .given import gradients, note_given, note_gradient, settle
 from .kinds import label, setter
+from .memories import holders_of, is_same_memory
 from .operands import fits, held_for
 from .origin import IsCut, parts_only
 from .views import WholeView
@@ -98,7 +99,7 @@ def module_load(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> An
 
 def _apart(part: T, value: T | None) -> T:
     """This rank's part of a value that is not cut, in memory of its own."""
-    return part.clone() if is_same_memory(part, value) else part
+    return part.clone() if value is not None and is_same_memory(part, value) else part
 
 
 def _own_gradient(parameter: Any, value: T | None) -> T | None:

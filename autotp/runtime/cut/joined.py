@@ -6,6 +6,7 @@ import torch
 
 from ...errors import UsageError
 from ..collectives.slices import assembled
+from .memories import is_same_memory
 
 
 class WholeOf(torch.autograd.Function):
@@ -36,7 +37,7 @@ class PartOf(torch.autograd.Function):
     def forward(whole, origin):  # type: ignore[no-untyped-def]
         part = origin.take(whole)
         # Autograd takes a gradient that nobody else has, by its object, to be the parameter's; this memory is somebody's.
-        return part.clone() if part.untyped_storage()._cdata == whole.untyped_storage()._cdata else part
+        return part.clone() if is_same_memory(part, whole) else part
 
     @staticmethod
     def setup_context(ctx, inputs, output):  # type: ignore[no-untyped-def]
