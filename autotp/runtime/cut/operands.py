@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from .kinds import label
 from .origin import IsCut, parts_only
 from .padding import operand
 from .views import WholeView
@@ -34,7 +35,7 @@ def held_for(leader: Any, value: T, func: Any) -> T:
             return operand(func, value)
         value = value.whole("an operation with a tensor that is cut otherwise")
     if isinstance(value, WholeView):
-        value = value.plain()
+        value = value.taken(label(func))
     return value if value.dim() == 0 else leader.part_of(value)
 
 
