@@ -158,6 +158,8 @@ def _foreach(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """One function for lists of tensors, element by element: those at one place belong together."""
     lists = [value for value in (*args, *kwargs.values()) if _is_list(value)]
     written = {id(value): value for value in written_by(func, args, kwargs)}
+    if any(isinstance(value, WholeView) for value in written.values()):
+        return on_whole(func, args, kwargs)
     columns = list(zip(*lists, strict=True))
     leaders = [next((value for value in column if isinstance(value, IsCut)), None) for column in columns]
     for leader, column in zip(leaders, columns, strict=True):
@@ -167,8 +169,15 @@ def _foreach(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         otherwise = [v for v in column if id(v) in written and not fits(leader, v) and isinstance(v, IsCut)]
         if wholes or otherwise or not all(value is leader or _joins(leader, value) for value in column):
             return on_whole(func, args, kwargs)
+
+    def seen(value: Any) -> Any:
+        return value.taken(label(func)) if isinstance(value, WholeView) else value
+
     held = [
-        [value if leader is None or id(value) in written else held_for(leader, value, func) for value in column]
+        [
+            value if leader is None or id(value) in written else held_for(leader, value, func)
+            for value in map(seen, column)
+        ]
         for leader, column in zip(leaders, columns, strict=True)
     ]
     rows = {id(own): list(row) for own, row in zip(lists, zip(*held, strict=True), strict=True)}
