@@ -14,10 +14,14 @@ from .given import gradients, note_given, note_gradient, settle
 from .kinds import label, setter
 from .memories import holders_of, is_same_memory
 from .operands import fits, held_for
-from .origin import IsCut, parts_only
+from .origin import IsCut, Memory, parts_only
 from .views import WholeView
 
 T = torch.Tensor
+MSG_APART = (
+    "{what} of {name} was given memory of {other}, which is cut over ranks in another way, so that they cannot share it as on the"
+    " dense model; give a copy, with .clone(), or make them one parameter"
+)
 
 
 def of_sizes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -43,12 +47,16 @@ def get_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 
 def set_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    parameter, value = args
+    parameter, value = args[0], _itself(args[1])
     with parts_only():
-        func(parameter, _apart(_taken(parameter, value, ".data"), value))
-        if not isinstance(value, IsCut):
-            note_given(parameter, parameter.autotp_origin.name, value)
-    parameter.note_written()
+        alike = fits(parameter, value)
+        if not alike:
+            _refuse_apart(parameter, value, ".data")
+        part = _taken(parameter, value, ".data")
+        func(parameter, part if alike else _apart(part, value))
+        if not alike:
+            note_given(parameter, parameter.autotp_origin.name, value.local() if isinstance(value, IsCut) else value)
+    parameter.autotp_memory = value.autotp_memory if alike else Memory()
 
 
 def get_gradient(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -69,7 +77,7 @@ def set_gradient(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> N
     parameter, value = args
     with parts_only():
         if isinstance(parameter, IsCut):
-            value = _own_gradient(parameter, value)
+            value = _own_gradient(parameter, _itself(value))
         elif isinstance(value, IsCut):
             value = value.whole(".grad of a whole parameter")
         func(parameter, value)
@@ -102,16 +110,36 @@ def _apart(part: T, value: T | None) -> T:
     return part.clone() if value is not None and is_same_memory(part, value) else part
 
 
+def _itself(value: Any) -> Any:
+    """A cut tensor in place of a view that is all of it."""
+    if not isinstance(value, WholeView):
+        return value
+    with parts_only():
+        root, wanted = value.autotp_root, value.requires_grad
+        alike = value.dtype is root.dtype and (value.shape, value.stride()) == (root.shape, root.stride())
+    return value.autotp_cut if alike and not wanted else value
+
+
+def _refuse_apart(parameter: Any, value: Any, what: str) -> None:
+    """Raises UsageError for the memory of a tensor that is cut otherwise, if somebody has that: the dense model shares it."""
+    cut = value.autotp_cut if isinstance(value, WholeView) else value
+    if not isinstance(cut, IsCut) or holders_of(cut.local()) <= 2:  # the tensor itself, and what was asked
+        return
+    own, other = parameter.autotp_origin.name, cut.autotp_origin.name
+    raise UsageError(MSG_APART.format(what=what, name=own, other=other))
+
+
 def _own_gradient(parameter: Any, value: T | None) -> T | None:
     """A gradient that is set, as a cut one: its memory if it is cut alike, a copy of this rank's part of any other."""
     part = None if value is None else _taken(parameter, value, ".grad")
     if part is None or isinstance(part, IsCut):
         note_gradient(parameter, None, None)
-    else:
-        part = _apart(part, value)
-        is_plain = type(part) is T and not isinstance(value, (IsCut, WholeView))
-        note_gradient(parameter, value if is_plain else None, part)
-    return None if part is None else parameter.wrap(part)
+        return None if part is None else parameter.wrap(part, part.autotp_memory)
+    _refuse_apart(parameter, value, ".grad")
+    part = _apart(part, value)
+    is_plain = type(part) is T and not isinstance(value, (IsCut, WholeView))
+    note_gradient(parameter, value if is_plain else None, part)
+    return parameter.wrap(part)
 
 
 def _taken(parameter: Any, value: T, what: str) -> T:
@@ -125,7 +153,7 @@ def _taken(parameter: Any, value: T, what: str) -> T:
         raise UsageError(
             f"{what} of {parameter.autotp_origin.name}, which is cut over ranks, was set to a sparse tensor; give .to_dense()"
         )
-    return value if fits(parameter, value) else held_for(parameter, value, None)
+    return value if fits(parameter, value) else held_for(parameter, value, what)
 
 
 def register_hook(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

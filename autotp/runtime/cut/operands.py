@@ -35,7 +35,7 @@ def held_for(leader: Any, value: T, func: Any) -> T:
             return operand(func, value)
         value = value.whole("an operation with a tensor that is cut otherwise")
     if isinstance(value, WholeView):
-        value = value.taken(label(func))
+        value = value.taken(func if isinstance(func, str) else label(func))
     return value if value.dim() == 0 else leader.part_of(value)
 
 

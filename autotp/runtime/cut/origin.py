@@ -212,7 +212,7 @@ class IsCut:
     def same_memory(self) -> Any:
         """A second tensor over the memory: it keeps that when this one is given other data, or is swapped."""
         with parts_only():
-            return self.wrap(self.detach(), self.autotp_memory)  # type: ignore[attr-defined]
+            return self.claim(self.detach(), self.autotp_memory)  # type: ignore[attr-defined]
 
     def part_of(self, whole: torch.Tensor) -> torch.Tensor:
         """What this rank holds of another whole value."""

@@ -221,7 +221,7 @@ def _set_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None
 
 def _set_gradient(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     view, value = args
-    value = value.whole(".grad") if isinstance(value, IsCut) else _plainly(value)
+    value = value.whole(".grad") if isinstance(value, IsCut) else value
     with parts_only():
         func(view, value)
 

@@ -52,11 +52,19 @@ class Lent:
     def root_of(self, view: WholeView) -> torch.Tensor | None:
         """The whole on which a view was lent, if it is not its own."""
         root = self._roots[_memory_of(view)]
-        return root if root is not view.autotp_root and WholeView.shares_memory(self(view), root) else None
+        moved = root is not view.autotp_root and WholeView.shares_memory(self(view), root)
+        return root if moved else None
 
-    def sources(self) -> list[tuple[IsCut, torch.Tensor]]:
-        """The cut tensors and their wholes."""
-        return [(value, whole) for value, whole, _ in self._wholes.values() if isinstance(value, IsCut)]
+    def sources(self) -> list[tuple[IsCut | WholeView, torch.Tensor, torch.Tensor]]:
+        """The cut tensors and the views, what was lent for each, and the whole of which that is a view."""
+        return [
+            (value, lent, self._root_under(value) if isinstance(value, WholeView) else lent)
+            for value, lent, _ in self._wholes.values()
+        ]
+
+    def _root_under(self, view: WholeView) -> torch.Tensor:
+        moved = self.root_of(view)
+        return view.autotp_root if moved is None else moved
 
     def take_over(self) -> None:
         """Keep this rank's part of what was written. Raises UsageError where autograd would have to know of that."""
@@ -110,17 +118,17 @@ def on_whole(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return mapped(lambda leaf: _given_back(leaf, sources), result)
 
 
-def _given_back(leaf: Any, sources: Sequence[tuple[IsCut, torch.Tensor]]) -> Any:
+def _given_back(leaf: Any, sources: Sequence[tuple[IsCut | WholeView, torch.Tensor, torch.Tensor]]) -> Any:
     """What a function of whole tensors gives: a cut one itself, a view of a whole one, or something of its own."""
     if isinstance(leaf, numpy.ndarray):
         leaf.flags.writeable = False  # a copy here, where the dense model's shares its memory
     if type(leaf) is not torch.Tensor:
         return leaf
-    for cut, whole in sources:
-        if leaf is whole:
-            return cut
-        if WholeView.shares_memory(leaf, whole):
-            return WholeView.of(leaf, cut.same_memory(), whole)
+    for value, lent, root in sources:
+        if leaf is lent:
+            return value
+        if WholeView.shares_memory(leaf, root):
+            return WholeView.of(leaf, value.autotp_cut if isinstance(value, WholeView) else value.same_memory(), root)
     return leaf
 
 
