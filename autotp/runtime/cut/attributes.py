@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import os
-import sys
-import threading
-import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.autograd import graph as autograd_graph
 
 from ...errors import UsageError
+from .backwards import as_outside
 from .differentiate import wholes
 from .given import gradients, note_given, note_gradient, settle
 from .kinds import label, setter
-from .operands import held_for
-from .origin import IsCut, parts_only
+from .memories import holders_of, is_same_memory
+from .operands import fits, held_for
+from .origin import IsCut, Memory, parts_only
 from .views import WholeView
 
 T = torch.Tensor
+MSG_APART = (
+    "{what} of {name} was given memory of {other}, which is cut over ranks in another way, so that they cannot share it as on the"
+    " dense model; give a copy, with .clone(), or make them one parameter"
+)
 
 
 def of_sizes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -50,12 +47,16 @@ def get_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 
 def set_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    parameter, value = args
+    parameter, value = args[0], _itself(args[1])
     with parts_only():
-        func(parameter, _apart(_taken(parameter, value, ".data"), value))
-        if not isinstance(value, IsCut):
-            note_given(parameter, parameter.autotp_origin.name, value)
-    parameter.note_written()
+        alike = fits(parameter, value)
+        if not alike:
+            _refuse_apart(parameter, value, ".data")
+        part = _taken(parameter, value, ".data")
+        func(parameter, part if alike else _apart(part, value))
+        if not alike:
+            note_given(parameter, parameter.autotp_origin.name, value.local() if isinstance(value, IsCut) else value)
+    parameter.autotp_memory = value.autotp_memory if alike else Memory()
 
 
 def get_gradient(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -76,7 +77,7 @@ def set_gradient(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> N
     parameter, value = args
     with parts_only():
         if isinstance(parameter, IsCut):
-            value = _own_gradient(parameter, value)
+            value = _own_gradient(parameter, _itself(value))
         elif isinstance(value, IsCut):
             value = value.whole(".grad of a whole parameter")
         func(parameter, value)
@@ -106,8 +107,26 @@ def module_load(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> An
 
 def _apart(part: T, value: T | None) -> T:
     """This rank's part of a value that is not cut, in memory of its own."""
-    shares = type(part) is T and type(value) is T and part.untyped_storage()._cdata == value.untyped_storage()._cdata
-    return part.clone() if shares else part
+    return part.clone() if value is not None and is_same_memory(part, value) else part
+
+
+def _itself(value: Any) -> Any:
+    """A cut tensor in place of a view that is all of it."""
+    if not isinstance(value, WholeView):
+        return value
+    with parts_only():
+        root, wanted = value.autotp_root, value.requires_grad
+        alike = value.dtype is root.dtype and (value.shape, value.stride()) == (root.shape, root.stride())
+    return value.autotp_cut if alike and not wanted else value
+
+
+def _refuse_apart(parameter: Any, value: Any, what: str) -> None:
+    """Raises UsageError for the memory of a tensor that is cut otherwise, if somebody has that: the dense model shares it."""
+    cut = value.autotp_cut if isinstance(value, WholeView) else value
+    if not isinstance(cut, IsCut) or holders_of(cut.local()) <= 2:  # the tensor itself, and what was asked
+        return
+    own, other = parameter.autotp_origin.name, cut.autotp_origin.name
+    raise UsageError(MSG_APART.format(what=what, name=own, other=other))
 
 
 def _own_gradient(parameter: Any, value: T | None) -> T | None:
@@ -115,11 +134,12 @@ def _own_gradient(parameter: Any, value: T | None) -> T | None:
     part = None if value is None else _taken(parameter, value, ".grad")
     if part is None or isinstance(part, IsCut):
         note_gradient(parameter, None, None)
-    else:
-        part = _apart(part, value)
-        is_plain = type(part) is T and not isinstance(value, (IsCut, WholeView))
-        note_gradient(parameter, value if is_plain else None, part)
-    return None if part is None else parameter.wrap(part)
+        return None if part is None else parameter.wrap(part, part.autotp_memory)
+    _refuse_apart(parameter, value, ".grad")
+    part = _apart(part, value)
+    is_plain = type(part) is T and not isinstance(value, (IsCut, WholeView))
+    note_gradient(parameter, value if is_plain else None, part)
+    return parameter.wrap(part)
 
 
 def _taken(parameter: Any, value: T, what: str) -> T:
@@ -133,7 +153,7 @@ def _taken(parameter: Any, value: T, what: str) -> T:
         raise UsageError(
             f"{what} of {parameter.autotp_origin.name}, which is cut over ranks, was set to a sparse tensor; give .to_dense()"
         )
-    return held_for(parameter, value)
+    return value if fits(parameter, value) else held_for(parameter, value, what)
 
 
 def register_hook(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -148,10 +168,17 @@ def of_cut(parameter: Any, hook: Callable[[Any], Any]) -> Callable[[T], T | None
         like = parameter.wrap(parameter.detach())  # the parameter has the hook, so the hook must not have the parameter
 
     def with_cut(gradient: T) -> T | None:
-        with _as_outside():
+        before = holders_of(gradient)
+        with as_outside():
             result = hook(like.wrap(gradient))
         with parts_only():
-            return None if result is None else plainly(_taken(like, result, "the result of a hook"))
+            if result is None:
+                # Autograd makes a gradient that nobody else has the parameter's: the hook has kept another over its memory.
+                return gradient.clone() if holders_of(gradient) > before else None
+            own = plainly(_taken(like, result, "the result of a hook"))
+            del result
+            shares = is_same_memory(own, gradient)
+            return own.clone() if holders_of(own) > (before + 1 if shares else 1) else own
 
     return with_cut
 
@@ -165,53 +192,10 @@ def after_backward(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """A hook that runs when a parameter's gradient is there, and sees both as everybody does."""
 
     def outside(parameter: Any) -> Any:
-        with _as_outside():
+        with as_outside():
             return hook(parameter)
 
     return outside
-
-
-_running = threading.local()
-_BACKWARD = autograd_graph._engine_run_backward.__code__
-# Whose Python computes in a backward by itself: torch's, ours, that of Python, and what these two write.
-_MACHINERY = (
-    os.path.join(Path(torch.__file__).parent, ""),
-    os.path.join(Path(__file__).parents[2], ""),
-    contextlib.__file__,
-    functools.__file__,
-    "<autotp",
-    "<eval_with_key>",
-    "<frozen",
-)
-
-
-@contextmanager
-def _as_outside() -> Iterator[None]:
-    """Within a backward, let cut tensors be whole to a hook that somebody has given."""
-    before, _running.hook = getattr(_running, "hook", False), True
-    try:
-        yield
-    finally:
-        _running.hook = before
-
-
-def is_in_backward() -> bool:
-    """Returns if this is a step of a backward: not a hook or a derivative that somebody wrote, and not a checkpoint that
-    computes its forward again."""
-    if torch._C._current_graph_task_id() == -1 or torch.is_grad_enabled() or getattr(_running, "hook", False):
-        return False
-    frame: types.FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code is not _BACKWARD:
-        name = frame.f_code.co_filename
-        if not name.startswith(_MACHINERY) and not name.startswith(_compiled()):
-            return False
-        frame = frame.f_back
-    return True
-
-
-def _compiled() -> str:
-    """Where torch's compiler writes Python; it says so in the environment as soon as it does."""
-    return os.path.join(os.environ.get("TORCHINDUCTOR_CACHE_DIR", "<nowhere>"), "")
 
 
 def plainly(value: T) -> T:

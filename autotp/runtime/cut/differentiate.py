@@ -14,7 +14,8 @@ from .origin import IsCut, IsView, mapped, parts_only
 
 T = torch.Tensor
 MSG_BATCHED = "is_grads_batched asks for several gradients of {name}, a cut parameter; call autograd.grad once for each"
-_OF_GRAD = inspect.signature(torch.autograd.grad)
+_OF_GRAD, _OF_TENSOR = inspect.signature(torch.autograd.grad), inspect.signature(T.backward)
+_NAMES = {"gradient": "grad_tensors"}  # of arguments that are called otherwise
 
 
 def autograd_grad(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -47,6 +48,12 @@ def backward(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     func(*args, inputs=None if inputs is None else _edges(inputs, accumulated=True), **kwargs)
 
 
+def backward_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """The same as a function of one tensor."""
+    given = _OF_TENSOR.bind(*args, **kwargs).arguments
+    backward(torch.autograd.backward, (given.pop("self"),), {_NAMES.get(name, name): given[name] for name in given})
+
+
 def _edges(inputs: Any, *, accumulated: bool = False) -> list[Any]:
     """The edges of autograd's graph by which cut tensors and views get their gradients. Torch is given these in their place: it
     then runs hooks, and derivatives that somebody wrote, as in any backward. What gradients are accumulated to retains them."""
@@ -68,4 +75,4 @@ def wholes(given: Any, what: str) -> Any:
     )
 
 
-DIFFERENTIATING = {torch.autograd.grad: autograd_grad, torch.autograd.backward: backward}
+DIFFERENTIATING = {torch.autograd.grad: autograd_grad, torch.autograd.backward: backward, T.backward: backward_of}

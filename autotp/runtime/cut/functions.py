@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 
 from ...errors import UsageError
 from . import attributes
+from .backwards import is_in_backward
 from .differentiate import DIFFERENTIATING
 from .kinds import (
     CASTS,
@@ -32,7 +33,7 @@ from .origin import IsCut, mapped, parts_only
 from .patched import meant
 from .reductions import REDUCTIONS
 from .sent import COLLECTIVES, exchange
-from .views import refuse_shared
+from .views import WholeView, refuse_shared
 from .whole import on_whole
 
 T = torch.Tensor
@@ -52,7 +53,7 @@ def dispatched(func: Any, classes: Collection[type], args: Sequence[Any], kwargs
 
     A backward is made of what a program did with parts: torch and we compute in it with parts, everybody else with wholes.
     """
-    if func in OF_PART or attributes.is_in_backward():
+    if func in OF_PART or is_in_backward():
         with parts_only():
             return func(*args, **kwargs)
     func = meant(func)
@@ -71,10 +72,12 @@ def _elementwise(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
         return on_whole(func, args, kwargs)
 
     def held(value: Any) -> Any:
-        return held_for(leader, value) if isinstance(value, T) else value
+        if not isinstance(value, T):
+            return value
+        return value if any(value is one for one in written) else held_for(leader, value, func)
 
     with parts_only():
-        if len(leaves) > 1:
+        if len(leaves) > 1 or (leader.autotp_origin.has_padding and not written):
             args, kwargs = pytree.tree_map(held, (tuple(args), dict(kwargs)))
         result = func(*args, **kwargs)
     for value in written:
@@ -136,16 +139,26 @@ def _foreach(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """One function for lists of tensors, element by element: those at one place belong together."""
     lists = [value for value in (*args, *kwargs.values()) if _is_list(value)]
     written = {id(value): value for value in written_by(func, args, kwargs)}
+    if any(isinstance(value, WholeView) for value in written.values()):
+        return on_whole(func, args, kwargs)
     columns = list(zip(*lists, strict=True))
     leaders = [next((value for value in column if isinstance(value, IsCut)), None) for column in columns]
     for leader, column in zip(leaders, columns, strict=True):
         if leader is None:
             continue
         wholes = [v for v in column if (id(v) in written or not written) and _is_whole_of(leader, v)]
-        if wholes or not all(value is leader or _joins(leader, value) for value in column):
+        otherwise = [v for v in column if id(v) in written and not fits(leader, v) and isinstance(v, IsCut)]
+        if wholes or otherwise or not all(value is leader or _joins(leader, value) for value in column):
             return on_whole(func, args, kwargs)
+
+    def seen(value: Any) -> Any:
+        return value.taken(label(func)) if isinstance(value, WholeView) else value
+
     held = [
-        [value if leader is None else held_for(leader, value) for value in column]
+        [
+            value if leader is None or id(value) in written else held_for(leader, value, func)
+            for value in map(seen, column)
+        ]
         for leader, column in zip(leaders, columns, strict=True)
     ]
     rows = {id(own): list(row) for own, row in zip(lists, zip(*held, strict=True), strict=True)}
@@ -168,13 +181,17 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and bool(value) and isinstance(value[0], T)
 
 
-def _unscale(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def _unscale(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Unscaling for a gradient scaler: what one rank finds not finite, all have found, so that all skip the step."""
     gradients, found, scale = args
+    if any(isinstance(gradient, WholeView) for gradient in gradients):
+        return on_whole(func, args, kwargs)
     with parts_only():
         func(gradients, found, scale)
+    for gradient in gradients:
+        _note_written(gradient)
     cut = next(gradient for gradient in gradients if isinstance(gradient, IsCut))
-    found.copy_(cut.autotp_origin.all_reduce(found, "unscaling", "max"))
+    return found.copy_(cut.autotp_origin.all_reduce(found, "unscaling", "max"))
 
 
 def _where(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ...errors import UsageError
+from .memories import holders_of
 from .origin import parts_only
 
 MSG_WRITTEN = (
@@ -39,20 +40,15 @@ class _Given:
     @staticmethod
     def of(name: str, value: torch.Tensor) -> _Given:
         second = value.detach()
-        return _Given(name, second, second._version, _numbers(second) if _holders(second) > 2 else ())
+        return _Given(name, second, second._version, _numbers(second) if holders_of(second) > 2 else ())
 
     def is_held(self) -> bool:
         """Returns if somebody else has the memory."""
-        return _holders(self.second) > 1
+        return holders_of(self.second) > 1
 
     def is_written(self) -> bool:
         """Returns if the memory was written to: as torch counts it, or by what its numbers are."""
         return self.second._version != self.writes or bool(self.numbers and _numbers(self.second) != self.numbers)
-
-
-def _holders(value: torch.Tensor) -> int:
-    """How many tensors have the memory of one, itself included."""
-    return int(torch._C._storage_Use_Count(value.untyped_storage()._cdata)) - 1  # what asks
 
 
 def _numbers(value: torch.Tensor) -> tuple[str, ...]:

@@ -55,6 +55,17 @@ ELEMENTWISE = frozenset(
     + [getattr(T, f"__{name}__") for name in _OPERATORS if hasattr(T, f"__{name}__")]
     + [getattr(T, name) for name in _WRITING if hasattr(T, name) and name != "__setitem__"]
 )
+# What may give a tensor itself, or another over its memory.
+SHARING = frozenset([*_found(["contiguous", "positive", "detach", "conj"]), T.__pos__])
+DIVIDING = frozenset(
+    [*_found("div divide floor_divide remainder fmod".split())]
+    + [
+        getattr(T, f"__{end}{name}__")
+        for name in ("floordiv", "mod")
+        for end in ("", "r", "i")
+        if hasattr(T, f"__{end}{name}__")
+    ]
+)
 CASTS = frozenset(
     getattr(T, name)
     for name in """to type_as type float double half bfloat16 int long short bool char byte pin_memory cfloat cdouble

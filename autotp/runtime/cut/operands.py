@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 
+from .kinds import label
 from .origin import IsCut, parts_only
+from .padding import operand
 from .views import WholeView
 
 T = torch.Tensor
@@ -26,14 +28,14 @@ def fits(leader: Any, value: T) -> bool:
     return type(value) is type(leader) and leader.autotp_origin.fits(value.autotp_origin)  # type: ignore[attr-defined]
 
 
-def held_for(leader: Any, value: T) -> T:
-    """An operand as it meets what a rank holds of another: the elements that are there, with their history."""
+def held_for(leader: Any, value: T, func: Any) -> T:
+    """An operand of a function as it meets what a rank holds of another: the elements that are there, with their history."""
     if isinstance(value, IsCut):
         if fits(leader, value):
-            return value
+            return operand(func, value)
         value = value.whole("an operation with a tensor that is cut otherwise")
     if isinstance(value, WholeView):
-        value = value.plain()
+        value = value.taken(func if isinstance(func, str) else label(func))
     return value if value.dim() == 0 else leader.part_of(value)
 
 
@@ -43,4 +45,7 @@ def result_of(leader: Any, result: Any, operands: Sequence[T]) -> Any:
         return result
     with parts_only():
         shared = type(result) is T and result.untyped_storage()._cdata == leader.local().untyped_storage()._cdata
-    return leader.claim(result, leader.autotp_memory if shared else None)
+    made = leader.claim(result, leader.autotp_memory if shared else None)
+    if not shared:
+        made.zero_padding()  # a cosine of nothing is one
+    return made

@@ -15,9 +15,10 @@ from torch.utils import _pytree as pytree
 
 from ...axes.layout import Factor, Factors, Layout, factors_of, is_even, is_padded, local_factors, parts_of
 from ...errors import RankLostError, TraceError, UsageError
-from ..collectives.slices import assembled, padding, take
+from ..collectives.slices import padding, take
 from ..devices.devices import CPU
 from ..groups.ranks import Ranks
+from .joined import PartOf, WholeOf
 
 # Inside, functions of cut tensors compute on the part and give plain tensors.
 parts_only = torch._C.DisableTorchFunctionSubclass
@@ -31,6 +32,17 @@ MSG_SET = (
 MSG_NAME = "{attribute} is a function of {name}, which is cut over ranks: give your attribute another name"
 MSG_TRACED = "it reads {name}, a cut tensor that is none of its parameters"
 _tracing = threading.local()
+# What torch fills at some positions, and what it fills in place of all others.
+_FILLED = (
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.complex64,
+    torch.complex128,
+    torch.complex32,
+)
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def mapped(function: Callable[[Any], Any], tree: Any) -> Any:
@@ -72,6 +84,21 @@ class Origin:
         return [(dim, where) for dim, where in places if len(where)]
 
     @functools.cached_property
+    def has_padding(self) -> bool:
+        """Returns if any rank has padding."""
+        return any(map(is_padded, self.layouts))
+
+    @functools.cached_property
+    def _places(self) -> dict[torch.device, list[tuple[int, torch.Tensor]]]:
+        return {}
+
+    def padding_on(self, device: torch.device) -> list[tuple[int, torch.Tensor]]:
+        """The same, where its positions need not be copied to a device each time."""
+        if device not in self._places:
+            self._places[device] = [(dim, where.to(device)) for dim, where in self.padding]
+        return self._places[device]
+
+    @functools.cached_property
     def shares(self) -> tuple[float, list[tuple[int, torch.Tensor]]]:
         """How much an element counts on each of the ranks that hold it: a number, times one for each position of some dims."""
         even = frozenset[Factor]().union(*(factors_of(layout) for layout in self.layouts if is_even(layout)))
@@ -107,11 +134,11 @@ class Origin:
     def whole(self, part: torch.Tensor, what: str) -> torch.Tensor:
         """The whole of every rank's part, with its history."""
         with self._named(what):
-            return _Whole.apply(part, self)
+            return WholeOf.apply(part, self)
 
     def part_of(self, whole: torch.Tensor) -> torch.Tensor:
         """This rank's part of a whole value of these sizes, with its history: the gradient of the whole is every rank's."""
-        return _Part.apply(whole, self)
+        return PartOf.apply(whole, self)
 
     @contextmanager
     def _named(self, what: str) -> Iterator[None]:
@@ -122,43 +149,6 @@ class Origin:
                 yield
         except RankLostError as error:
             raise RankLostError(MSG_ALONE.format(error=error, what=what, name=self.name)) from error
-
-
-class _Whole(torch.autograd.Function):
-    """Forward, the whole of every rank's part; backward, this rank's part of the gradient, which every rank has whole."""
-
-    @staticmethod
-    def forward(part, origin):  # type: ignore[no-untyped-def]
-        parts = origin.ranks.all_gather(origin.sent(part.detach()), origin.everybody, "whole")
-        return assembled(parts, origin.layouts).to(part.device)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):  # type: ignore[no-untyped-def]
-        ctx.origin = inputs[1]
-
-    @staticmethod
-    def vmap(info, in_dims, part, origin):  # type: ignore[no-untyped-def]
-        raise UsageError(f"one part of {origin.name} per item of a batch has no whole; map over whole tensors")
-
-    @staticmethod
-    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
-        return _Part.apply(gradient, ctx.origin), None
-
-
-class _Part(torch.autograd.Function):
-    """This rank's part of what every rank has whole, as a function of it: a gradient may be differentiated again."""
-
-    @staticmethod
-    def forward(whole, origin):  # type: ignore[no-untyped-def]
-        return origin.take(whole)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):  # type: ignore[no-untyped-def]
-        ctx.origin = inputs[1]
-
-    @staticmethod
-    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
-        return _Whole.apply(gradient, ctx.origin), None
 
 
 @dataclass
@@ -222,7 +212,7 @@ class IsCut:
     def same_memory(self) -> Any:
         """A second tensor over the memory: it keeps that when this one is given other data, or is swapped."""
         with parts_only():
-            return self.wrap(self.detach(), self.autotp_memory)  # type: ignore[attr-defined]
+            return self.claim(self.detach(), self.autotp_memory)  # type: ignore[attr-defined]
 
     def part_of(self, whole: torch.Tensor) -> torch.Tensor:
         """What this rank holds of another whole value."""
@@ -269,9 +259,15 @@ class IsCut:
     def note_written(self) -> None:
         """After a write into the part: its padding is zero again, and views of the whole are out of date."""
         self.autotp_memory.writes += 1
+        self.zero_padding()
+
+    def zero_padding(self) -> None:
+        """Let padding be zero, as programs rely on. Autograd counts no write: no derivative of an element depends on padding."""
         if self.autotp_origin.padding:
             with parts_only(), torch.no_grad():
-                held = self.local().detach()
+                held = self.local().data
+                if held.dtype not in _FILLED:
+                    held = held.view(_BITS[held.element_size()])  # zero is the same in each of them
                 for dim, where in self.padding_here():
                     held.index_fill_(dim, where, 0)
 

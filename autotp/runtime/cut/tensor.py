@@ -62,12 +62,22 @@ class CutTensor(IsCut, torch.Tensor):  # type: ignore[misc]
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return dispatched(func, types, args, kwargs or {})
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> CutTensor:
+    def __deepcopy__(self, memo: dict[Any, Any]) -> CutTensor:
+        is_parameter = "_is_param" in self.__dict__
+        key = (
+            CutTensor,
+            id(self) if is_parameter else id(self.autotp_memory),
+        )  # torch copies a parameter's memory for itself
         with parts_only():
-            copied, gradient = CutTensor.of(self.detach().clone(), self.autotp_origin), self.grad
+            first, gradient = memo.get(key), self.grad
+            if first is None or first.dtype is not self.dtype or first.is_conj() != self.is_conj():
+                copied = CutTensor.of(self.detach().clone(), self.autotp_origin)
+            else:
+                copied = first.same_memory()
             copied.requires_grad_(self.requires_grad)
+        memo.setdefault(key, copied)
         memo[id(self)] = copied
-        if "_is_param" in self.__dict__:
+        if is_parameter:
             copied.__dict__["_is_param"] = True  # torch copies a parameter without its gradient
         elif gradient is not None:
             copied.grad = CutTensor.of(gradient.clone(), self.autotp_origin)
@@ -95,6 +105,9 @@ class CutTensor(IsCut, torch.Tensor):  # type: ignore[misc]
 
     def starts(self) -> Sequence[int]:
         return [0] * len(self.autotp_origin.layouts)
+
+    def padding_here(self) -> list[tuple[int, torch.Tensor]]:
+        return self.autotp_origin.padding_on(self.local().device)
 
 
 class CutShard(IsCut, DTensor):  # type: ignore[misc]

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from ...errors import UsageError
 from ...outside.methods import function_of, is_class_method
-from .attributes import is_in_backward
+from .backwards import is_in_backward
 from .origin import IsCut, mapped, parts_only
 from .views import WholeView, refuse_shared
 from .whole import Lent

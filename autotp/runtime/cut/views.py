@@ -81,11 +81,13 @@ class WholeView(IsView, torch.Tensor):
         if func not in OF_SIZES:
             for view in views:
                 view.refresh(what)
-        given, before = mapped(_plainly, (tuple(args), dict(kwargs))), writes_of(views)
+        on_one = _on_one_root(views) if written and len(views) > 1 else {}
+        given = mapped(lambda v: on_one[id(v)][1] if id(v) in on_one else _plainly(v), (tuple(args), dict(kwargs)))
+        before = writes_of(views)
         result = func(*given[0], **given[1])
         for view, first, then in zip(views, before, writes_of(views), strict=True):
             if then != first or any(view is one for one in written):
-                view.keep(what)
+                view.keep(what, on_one[id(view)][0] if id(view) in on_one else None)
         return mapped(lambda leaf: _given_back(leaf, views, written), result)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
@@ -108,9 +110,19 @@ class WholeView(IsView, torch.Tensor):
         self.refresh(what)
         return self.plain()
 
-    def keep(self, what: str) -> None:
-        """After a write into the view: the cut tensor takes it over. Raises UsageError where autograd has recorded the write:
-        the part has a history of its own."""
+    def on(self, root: torch.Tensor) -> torch.Tensor | None:
+        """What the view is on another whole of the same tensor; None where that would not be the same to autograd."""
+        plain = self.plain()
+        if plain.dtype is not root.dtype or plain.is_complex() or (torch.is_grad_enabled() and plain.requires_grad):
+            return None
+        return root.detach().as_strided(plain.shape, plain.stride(), plain.storage_offset())
+
+    def keep(self, what: str, root: torch.Tensor | None = None) -> None:
+        """After a write into the view, or into what it is on another root: the cut tensor takes it over. Raises UsageError where
+        autograd has recorded the write: the part has a history of its own."""
+        if root is not None:
+            self.autotp_cut.store(root)
+            return  # its own root is out of date
         if self.autotp_root.grad_fn is not self.autotp_node:
             self.autotp_version = (-1, -1)
             raise UsageError(MSG_RECORDED.format(what=what, name=self.autotp_cut.autotp_origin.name))
@@ -142,6 +154,19 @@ def refresh_trained(ranks: Ranks) -> None:
 def writes_of(views: list[WholeView]) -> list[int]:
     """How often torch has counted writes into the wholes behind some views."""
     return [0 if view.autotp_root.is_inference() else view.autotp_root._version for view in views]
+
+
+def _on_one_root(views: Sequence[WholeView]) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
+    """For a call that writes: views of one cut tensor, by identity, that were made of wholes of their own, on the root of the
+    first of them. What is written into one is there in the others, and the tensor takes over all of it."""
+    found: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+    roots: dict[int, torch.Tensor] = {}
+    for view in views:
+        root = roots.setdefault(id(view.autotp_cut.autotp_memory), view.autotp_root)
+        moved = None if root is view.autotp_root else view.on(root)
+        if moved is not None:
+            found[id(view)] = root, moved
+    return found
 
 
 def refuse_shared(value: Any) -> None:
@@ -196,7 +221,7 @@ def _set_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None
 
 def _set_gradient(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     view, value = args
-    value = value.whole(".grad") if isinstance(value, IsCut) else _plainly(value)
+    value = value.whole(".grad") if isinstance(value, IsCut) else value
     with parts_only():
         func(view, value)
 

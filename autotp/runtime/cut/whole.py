@@ -20,10 +20,12 @@ MSG_IN_PLACE = (
 
 class Lent:
     """Whole tensors that a function is given in place of cut ones. What it has written into them is taken over, whether it says
-    so or not. One that is `distrusted` may have written through `.data`, which torch does not count: its wholes are compared."""
+    so or not. One that is `distrusted` may have written through `.data`, which torch does not count: its wholes are compared.
+    One that `writes` finds in each tensor and view of one memory what it has written into the others."""
 
-    def __init__(self, what: str, *, distrusted: bool = False) -> None:
-        self.what, self.distrusted = what, distrusted
+    def __init__(self, what: str, *, distrusted: bool = False, writes: bool = False) -> None:
+        self.what, self.distrusted, self.writes = what, distrusted, writes
+        self._roots: dict[int, torch.Tensor] = {}
         self._wholes: dict[int, tuple[IsCut | WholeView, torch.Tensor, int]] = {}
 
     def __call__(self, value: Any) -> Any:
@@ -31,13 +33,38 @@ class Lent:
         if not isinstance(value, (IsCut, WholeView)):
             return value
         if id(value) not in self._wholes:
-            whole = value.whole(self.what) if isinstance(value, IsCut) else value.taken(self.what)
+            whole = self._there(value) if self.writes else None
+            if whole is None:
+                whole = value.whole(self.what) if isinstance(value, IsCut) else value.taken(self.what)
+                self._roots.setdefault(_memory_of(value), whole if isinstance(value, IsCut) else value.autotp_root)
             self._wholes[id(value)] = value, whole, _writes(whole)
         return self._wholes[id(value)][1]
 
-    def sources(self) -> list[tuple[IsCut, torch.Tensor]]:
-        """The cut tensors and their wholes."""
-        return [(value, whole) for value, whole, _ in self._wholes.values() if isinstance(value, IsCut)]
+    def _there(self, value: IsCut | WholeView) -> torch.Tensor | None:
+        """What a tensor or a view is on a whole of the same memory that was lent already."""
+        root = self._roots.get(_memory_of(value))
+        if root is None or isinstance(value, WholeView):
+            return None if root is None else value.on(root)  # type: ignore[union-attr]
+        with parts_only():
+            recorded = torch.is_grad_enabled() and value.requires_grad  # type: ignore[attr-defined]
+        return None if recorded or root.is_complex() else root.detach()
+
+    def root_of(self, view: WholeView) -> torch.Tensor | None:
+        """The whole on which a view was lent, if it is not its own."""
+        root = self._roots[_memory_of(view)]
+        moved = root is not view.autotp_root and WholeView.shares_memory(self(view), root)
+        return root if moved else None
+
+    def sources(self) -> list[tuple[IsCut | WholeView, torch.Tensor, torch.Tensor]]:
+        """The cut tensors and the views, what was lent for each, and the whole of which that is a view."""
+        return [
+            (value, lent, self._root_under(value) if isinstance(value, WholeView) else lent)
+            for value, lent, _ in self._wholes.values()
+        ]
+
+    def _root_under(self, view: WholeView) -> torch.Tensor:
+        moved = self.root_of(view)
+        return view.autotp_root if moved is None else moved
 
     def take_over(self) -> None:
         """Keep this rank's part of what was written. Raises UsageError where autograd would have to know of that."""
@@ -46,10 +73,14 @@ class Lent:
             if _writes(whole) == before and not (self.distrusted and _differs(cut, root)):
                 continue
             if isinstance(value, WholeView):
-                value.keep(self.what)
+                value.keep(self.what, self.root_of(value))
             else:
                 refuse_recorded_write(value, self.what, whole)
                 value.store(whole)
+
+
+def _memory_of(value: IsCut | WholeView) -> int:
+    return id((value.autotp_cut if isinstance(value, WholeView) else value).autotp_memory)
 
 
 def _writes(whole: torch.Tensor) -> int:
@@ -70,7 +101,8 @@ def on_whole(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
     What it gives that shares memory with a whole one is a view of that; see `WholeView`.
     """
-    written, lent = written_by(func, args, kwargs), Lent(label(func))
+    written = written_by(func, args, kwargs)
+    lent = Lent(label(func), writes=bool(written))
     for value in written:
         refuse_recorded_write(value, lent.what)
     args, kwargs = mapped(lent, (tuple(args), dict(kwargs)))
@@ -80,23 +112,23 @@ def on_whole(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
             refuse_recorded_write(value, lent.what, lent(value))
             value.store(lent(value))
         elif isinstance(value, WholeView):
-            value.keep(lent.what)
+            value.keep(lent.what, lent.root_of(value))
     lent.take_over()
     sources = lent.sources()
     return mapped(lambda leaf: _given_back(leaf, sources), result)
 
 
-def _given_back(leaf: Any, sources: Sequence[tuple[IsCut, torch.Tensor]]) -> Any:
+def _given_back(leaf: Any, sources: Sequence[tuple[IsCut | WholeView, torch.Tensor, torch.Tensor]]) -> Any:
     """What a function of whole tensors gives: a cut one itself, a view of a whole one, or something of its own."""
     if isinstance(leaf, numpy.ndarray):
         leaf.flags.writeable = False  # a copy here, where the dense model's shares its memory
     if type(leaf) is not torch.Tensor:
         return leaf
-    for cut, whole in sources:
-        if leaf is whole:
-            return cut
-        if WholeView.shares_memory(leaf, whole):
-            return WholeView.of(leaf, cut.same_memory(), whole)
+    for value, lent, root in sources:
+        if leaf is lent:
+            return value
+        if WholeView.shares_memory(leaf, root):
+            return WholeView.of(leaf, value.autotp_cut if isinstance(value, WholeView) else value.same_memory(), root)
     return leaf
 
 

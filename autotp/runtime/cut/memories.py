@@ -1,0 +1,25 @@
+"""Who else has the memory of a tensor."""
+
+from __future__ import annotations
+
+import torch
+
+
+def holders_of(value: torch.Tensor) -> int:
+    """How many tensors have the memory of one, itself included; 0 for one that has none that can be counted."""
+    if not _has_memory(value):
+        return 0
+    return int(torch._C._storage_Use_Count(value.untyped_storage()._cdata)) - 1  # what asks
+
+
+def _has_memory(value: torch.Tensor) -> bool:
+    """Returns if a tensor has memory of its own: none that is distributed, sparse, or wrapped by a transform of functions."""
+    is_plain = value.layout is torch.strided and not hasattr(value, "_spec")
+    return is_plain and not torch._C._functorch.is_functorch_wrapped_tensor(value)
+
+
+def is_same_memory(value: torch.Tensor, other: torch.Tensor) -> bool:
+    """Returns if two tensors have the same memory."""
+    if not (_has_memory(value) and _has_memory(other)):
+        return False
+    return value.untyped_storage()._cdata == other.untyped_storage()._cdata

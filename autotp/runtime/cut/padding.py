@@ -1,0 +1,32 @@
+"""Padding of cut tensors: it is zero, as programs rely on. What it is worth in one function of others must not come through."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..collectives.slices import keep_padding_zero
+from .kinds import DIVIDING, SHARING
+
+T = torch.Tensor
+
+
+def present(tensor: Any, nothing: float | bool = 0) -> T:
+    """What this rank holds, with a value of one's own where there is padding."""
+    part: T = tensor.local().detach()
+    for dim, where in tensor.padding_here():
+        part = part.index_fill(dim, where, nothing)
+    return part
+
+
+def operand(func: Any, value: Any) -> Any:
+    """A cut tensor as a function by element reads it, inside `parts_only()`. A derivative may be no number at zero: padding gets
+    no gradient. Nor may it divide an integer, which is an error."""
+    origin = value.autotp_origin
+    if not origin.has_padding or hasattr(value, "_spec") or func in SHARING:
+        return value
+    if value.requires_grad and torch.is_grad_enabled():
+        return keep_padding_zero(value, origin.layouts, origin.ranks.rank)
+    divides = func in DIVIDING and not (value.is_floating_point() or value.is_complex())
+    return present(value, 1) if divides else value

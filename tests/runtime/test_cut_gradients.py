@@ -1,0 +1,132 @@
+"""Gradients of cut parameters have memory of their own wherever the dense model's have."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from .test_cut_padding import equal
+from .test_cut_parameters import IDS, on_ranks, planned
+
+
+@pytest.fixture(autouse=True)
+def _in_double() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def loss(net: Any) -> Any:
+    return net(IDS).square().mean()
+
+
+def kept_by_a_hook(net: Any) -> Any:
+    weight, seen = net.blocks[0].up.weight, []
+    weight.register_hook(seen.append)
+    loss(net).backward()
+    weight.grad.zero_()
+    return [*seen, weight.grad]
+
+
+def kept_by_a_hook_that_writes(net: Any) -> Any:
+    weight, seen = net.blocks[0].up.weight, []
+
+    def hook(gradient: Any) -> Any:
+        seen.append(gradient.mul_(2))
+        return gradient
+
+    weight.register_hook(hook)
+    loss(net).backward()
+    weight.grad.zero_()
+    return [*seen, weight.grad]
+
+
+def written_by_a_hook(net: Any) -> Any:
+    weight = net.blocks[0].up.weight
+    weight.register_hook(lambda gradient: gradient.mul_(2))
+    loss(net).backward()
+    return [weight.grad]
+
+
+def buffer_of_a_hook(net: Any) -> Any:
+    found = []
+    for weight in (net.blocks[0].up.weight, net.blocks[0].down.weight, net.embed.weight):
+        whole, cut = torch.ones(weight.shape), torch.ones_like(weight)
+        weight.register_hook(lambda gradient, whole=whole: whole)
+        weight.register_hook(lambda gradient, cut=cut: cut.add_(gradient))
+        found += [whole, cut]
+    loss(net).backward()
+    for parameter in net.parameters():
+        parameter.grad.mul_(3)
+    return [found, [p.grad for p in net.parameters()]]
+
+
+def hooks_within(net: Any) -> Any:
+    weight, seen = net.blocks[0].up.weight, []
+    for value in (weight * 1, weight.exp(), weight.view(-1)):
+        value.register_hook(seen.append)
+        (value * value).mean().backward()
+    weight.grad.mul_(7)
+    return [seen, weight.grad]
+
+
+def given_whole(net: Any) -> Any:
+    found = []
+    for weight in (net.blocks[0].up.weight, net.blocks[0].down.weight, net.embed.weight):
+        given = torch.ones(weight.shape)
+        (weight + 0).backward(given)
+        weight.grad.mul_(3)
+        found += [given, weight.grad]
+    return found
+
+
+def given_whole_to_a_sum(net: Any) -> Any:
+    weight, given = net.embed.weight, torch.ones(32)
+    weight.sum(0).backward(given)
+    weight.grad.mul_(3)
+    torch.autograd.backward([weight * 2], [kept := torch.ones(weight.shape)])
+    weight.grad.mul_(3)
+    return [given, kept, weight.grad]
+
+
+def with_inputs(net: Any) -> Any:
+    weight, other = net.blocks[0].up.weight, net.blocks[1].up.weight
+    (weight * other).backward(torch.ones_like(weight), inputs=[weight])
+    first = weight.grad.clone()
+    (weight * 2).sum(0).backward(torch.ones(32), inputs=[weight])
+    (weight * other).backward(torch.ones(50, 32), inputs=weight, retain_graph=True)
+    weight[3].backward(torch.ones(32), inputs=[weight])
+    return [first, weight.grad, other.grad is None]
+
+
+def by_its_own_function(net: Any) -> Any:
+    weight = net.blocks[0].up.weight
+    value = weight.exp() * weight
+    value.backward(gradient=torch.ones_like(weight), retain_graph=True)
+    value.backward(torch.ones_like(weight), True)
+    return [weight.grad]
+
+
+RUNS: list[Callable[[Any], Any]] = [
+    kept_by_a_hook,
+    kept_by_a_hook_that_writes,
+    written_by_a_hook,
+    buffer_of_a_hook,
+    hooks_within,
+    given_whole,
+    given_whole_to_a_sum,
+    with_inputs,
+    by_its_own_function,
+]
+
+
+@pytest.mark.parametrize("tp", [2, 3])
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.__name__)
+def test_gradients_are_the_dense_models(run: Callable[[Any], Any], tp: int) -> None:
+    true = run(copy.deepcopy(planned(tp)[0]))
+    for found in on_ranks(tp, lambda net: equal(run(net), true)):
+        assert found

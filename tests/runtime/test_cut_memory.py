@@ -1,0 +1,133 @@
+"""Which cut tensors share memory: those that do on the dense model, or it is refused."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from autotp.errors import UsageError
+
+from .test_cut_padding import equal
+from .test_cut_parameters import IDS, on_ranks, planned
+
+
+@pytest.fixture(autouse=True)
+def _in_double() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def data_of_another(net: Any) -> Any:
+    p, q = net.blocks[0].up.weight, net.blocks[1].up.weight
+    old, row = p.data[1], q.data[0]
+    p.data = q.data
+    p.data.zero_()
+    q.data[3].add_(1)
+    return [p, q, row, old, net(IDS)]
+
+
+def data_as_a_view_of_all(net: Any) -> Any:
+    p, q = net.blocks[0].up.weight, net.blocks[1].up.weight
+    row = q.data[0]
+    p.data = q.data.view(-1).view(50, 32)
+    p.data = p.data.reshape(50, 32)
+    p.data.mul_(2)
+    return [p, q, row]
+
+
+def gradient_of_another(net: Any) -> Any:
+    p, q = net.blocks[0].up.weight, net.blocks[1].up.weight
+    given = torch.zeros_like(p)
+    row = given[0]
+    p.grad = given
+    q.grad = given.view(-1).view_as(q)
+    p.grad.data.add_(1)
+    q.grad.mul_(3)
+    return [given, row, p.grad, q.grad]
+
+
+def fresh(net: Any) -> Any:
+    p, q = net.blocks[0].up.weight, net.blocks[0].down.weight
+    q.data = (p.data * 2).T
+    q.grad = (p.data * 3).T
+    q.data = q.data.T.clone().T
+    p.data = q.data.T.clone()
+    p.data.add_(1)
+    return [p, q, q.grad, net(IDS)]
+
+
+def gradient_of_a_view(net: Any) -> Any:
+    p = net.blocks[0].up.weight
+    p.grad = torch.ones_like(p)
+    part = nn.Parameter(p.data[:20])
+    part.grad = p.grad[:20]
+    part.grad.mul_(3)
+    torch.optim.SGD([part], 0.1).step()
+    p.grad[0].add_(5)
+    return [p, p.grad, part, part.grad]
+
+
+def copied(net: Any) -> Any:
+    p = net.blocks[0].up.weight
+    first, second, third, state = copy.deepcopy([p.data, p.detach(), p, p.data * 1])
+    first.zero_()
+    second[1].add_(2)
+    assert isinstance(third, nn.Parameter)
+    return [first, second, third, state, p]
+
+
+def before_backward(net: Any) -> Any:
+    loss = net(IDS).square().mean()
+    for parameter in net.parameters():
+        parameter.grad = None
+    loss.backward()
+    for parameter in net.parameters():
+        parameter.data = parameter.data * 1.5
+    return [[p.grad for p in net.parameters()], net(IDS)]
+
+
+RUNS: list[Callable[[Any], Any]] = [
+    data_of_another,
+    data_as_a_view_of_all,
+    gradient_of_another,
+    fresh,
+    gradient_of_a_view,
+    copied,
+    before_backward,
+]
+
+
+@pytest.mark.parametrize("tp", [2, 3])
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.__name__)
+def test_memory_is_shared_as_on_the_dense_model(run: Callable[[Any], Any], tp: int) -> None:
+    true = run(copy.deepcopy(planned(tp)[0]))
+    for found in on_ranks(tp, lambda net: equal(run(net), true)):
+        assert found
+
+
+def data_of_one_that_is_cut_otherwise(net: Any) -> None:
+    net.blocks[0].down.weight.data = net.blocks[0].up.weight.data.T
+
+
+def gradient_of_one_that_is_cut_otherwise(net: Any) -> None:
+    net(IDS).sum().backward()
+    net.blocks[0].down.weight.grad = net.blocks[0].up.weight.grad.T
+
+
+def part_of_another(net: Any) -> None:
+    net.blocks[0].up.bias.data = net.embed.weight.data.view(-1)[:50]
+
+
+REFUSED = [data_of_one_that_is_cut_otherwise, gradient_of_one_that_is_cut_otherwise, part_of_another]
+
+
+@pytest.mark.parametrize("run", REFUSED, ids=lambda run: run.__name__)
+def test_memory_of_what_is_cut_otherwise_is_refused(run: Callable[[Any], None]) -> None:
+    with pytest.raises(UsageError, match=r"of .*\.weight|of embed.weight"):
+        on_ranks(2, run)

@@ -1,0 +1,154 @@
+"""Padding of cut tensors is zero whatever is computed of them, so that programs compute what the dense model does."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from .test_cut_parameters import IDS, on_ranks, planned, same
+
+
+@pytest.fixture(autouse=True)
+def _in_double() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def equal(found: Any, true: Any) -> bool:
+    """As `same`, on a rank: what is cut is gathered there."""
+    if isinstance(true, (list, tuple)):
+        return len(found) == len(true) and all(equal(a, b) for a, b in zip(found, true, strict=True))
+    if not isinstance(true, torch.Tensor):
+        return bool(found == true or same(found, true))
+    return same(found.detach().whole() if hasattr(found, "whole") else found, true.detach())
+
+
+def smooth(net: Any) -> Any:
+    """The loss of a net, and its gradients after a backward."""
+    loss = net(IDS).square().mean()
+    loss.backward()
+    return [loss.detach(), *[p.grad for p in net.parameters()]]
+
+
+def given_as_parameter(net: Any) -> Any:
+    net.blocks[0].down.weight = nn.Parameter(torch.full_like(net.blocks[0].down.weight, 0.1))
+    net.blocks[0].up.bias = nn.Parameter(net.blocks[0].up.bias.detach() + 1)
+    net.blocks[1].up.weight = nn.Parameter(1 / net.blocks[1].up.weight)
+    return smooth(net)
+
+
+def given_to_a_call(net: Any) -> Any:
+    values = {name: value.cos() for name, value in net.named_parameters()}
+    loss = torch.func.functional_call(net, values, (IDS,)).square().mean()
+    loss.backward()
+    return [loss.detach(), *[p.grad for p in net.parameters()]]
+
+
+def assigned(net: Any) -> Any:
+    for block in net.blocks:
+        values = {name: value.detach() + 1 for name, value in block.named_parameters()}
+        block.load_state_dict(values, assign=True)
+    return smooth(net)
+
+
+def swapped(net: Any) -> Any:
+    for parameter in net.parameters():
+        torch.utils.swap_tensors(parameter, nn.Parameter(parameter.detach().exp()))
+    return smooth(net)
+
+
+def copied(net: Any) -> Any:
+    net.blocks[0].down.weight = nn.Parameter(copy.deepcopy(net.blocks[0].down.weight.detach() + 1))
+    return smooth(net)
+
+
+def in_lists(net: Any) -> Any:
+    held = list(net.parameters())
+    for parameter, value in zip(held, torch._foreach_add([p.detach() for p in held], 1), strict=True):
+        parameter.data = value
+    return smooth(net)
+
+
+def recorded_where_it_has_no_slope(net: Any) -> Any:
+    net.zero_grad()
+    held = list(net.parameters())
+    total = sum(p.abs().sqrt().sum() + (1 / p).mean() + (p.square().log() * p).square().sum() for p in held)
+    total.backward()
+    return [p.grad for p in held]
+
+
+def twice(net: Any) -> Any:
+    held = list(net.parameters())
+    gradients = torch.autograd.grad(sum((1 / p).cos().sum() for p in held), held, create_graph=True)
+    sum((g * p.cos()).mean() for g, p in zip(gradients, held, strict=True)).backward()
+    return [p.grad for p in held]
+
+
+def scaled(net: Any) -> Any:
+    """A scaler of gradients looks at each of them for what is not finite."""
+    optimizer, scaler = torch.optim.SGD(net.parameters(), 0.1), torch.amp.GradScaler("cpu", init_scale=4.0)
+    loss = net(IDS).square().mean() + sum(1e-4 * p.abs().sqrt().sum() for p in net.parameters())
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    return [scaler.get_scale(), *net.parameters()]
+
+
+def scaled_and_seen(net: Any) -> Any:
+    optimizer, scaler = torch.optim.SGD(net.parameters(), 0.1), torch.amp.GradScaler("cpu", init_scale=4.0)
+    scaler.scale(net(IDS).square().mean()).backward()
+    rows = [p.grad[0] for p in net.parameters() if p.grad is not None]
+    scaler.unscale_(optimizer)
+    return [scaler.get_scale(), rows]
+
+
+def written_before_backward(net: Any) -> Any:
+    weight = net.blocks[0].up.weight.data
+    factor = torch.full((50, 32), 2.0, requires_grad=True)
+    value = weight * 1
+    value *= factor
+    value.exp_()
+    value.sum().backward()
+    return [factor.grad, value.detach()]
+
+
+def divided(net: Any) -> Any:
+    count = torch.full_like(net.blocks[0].up.weight, 3, dtype=torch.int64).add_(1)
+    other = (net.blocks[0].up.weight.detach() * 1000).long()
+    return [100 // count, other % count, torch.div(100, count, rounding_mode="trunc"), other.remainder_(count)]
+
+
+def narrow(net: Any) -> Any:
+    small = torch.ones_like(net.blocks[0].up.weight, dtype=torch.float8_e4m3fn)
+    return [small.to(torch.float64).sum(), (net.blocks[0].down.weight + 1).to(torch.uint16).long()]
+
+
+RUNS: list[Callable[[Any], Any]] = [
+    given_as_parameter,
+    given_to_a_call,
+    assigned,
+    swapped,
+    copied,
+    in_lists,
+    recorded_where_it_has_no_slope,
+    twice,
+    scaled,
+    scaled_and_seen,
+    written_before_backward,
+    divided,
+    narrow,
+]
+
+
+@pytest.mark.parametrize("tp", [2, 3])
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.__name__)
+def test_padding_does_not_come_through(run: Callable[[Any], Any], tp: int) -> None:
+    true = run(copy.deepcopy(planned(tp)[0]))
+    for found in on_ranks(tp, lambda net: equal(run(net), true)):
+        assert found

@@ -1,0 +1,121 @@
+"""Views of cut tensors: several of one tensor, written to in one call, and old ones among the operands of a function."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from .test_cut_padding import equal
+from .test_cut_parameters import on_ranks, planned
+
+
+@pytest.fixture(autouse=True)
+def _in_double() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def two(net: Any) -> tuple[Any, Any]:
+    return net.blocks[0].up.weight.data, net.blocks[1].up.weight.data
+
+
+def old_operand(net: Any) -> Any:
+    p, q = two(net)
+    row, column = p[0], p[:, :1]
+    p.mul_(2)
+    q.add_(row)
+    compared = (q > row).sum()
+    p.mul_(2)
+    chosen = torch.where(q > 0, q, column)
+    p.mul_(2)
+    listed = torch._foreach_add([q], [row])
+    p.mul_(2)
+    q.addcmul_(row, column)
+    return [p, q, compared, chosen, listed]
+
+
+def old_operand_of_its_own_gradient(net: Any) -> Any:
+    p = net.blocks[0].up.weight
+    p.exp().sum().backward()
+    row = p.grad[0]
+    nn.utils.clip_grad_norm_([p], 1e-3)
+    p.data.sub_(row)
+    return [p]
+
+
+def halves(net: Any) -> Any:
+    p, _ = two(net)
+    first, second = p[:25], p[25:]
+    torch._foreach_add_([first, second], 1.0)
+    torch._foreach_mul_([p[:, ::2], p[:, 1::2], p[3]], 3.0)
+    torch._foreach_mul_([p, p[3], first, net.blocks[0].up.weight.data[0]], 3.0)
+    torch._foreach_add_([first[0], net.blocks[0].up.weight.data, p], 3.0)
+    return [p, first, second]
+
+
+def overlapping(net: Any) -> Any:
+    p, _ = two(net)
+    rows, column, within = p[2:6], p.T[3], p[4:8][1:, 2:]
+    rows.zero_()
+    torch._foreach_add_([column], 1.0)
+    within.mul_(2)
+    rows.add_(1)
+    torch._foreach_add_([rows.T, p.view(-1)[100:1000]], 1.0)
+    return [p, rows, column, within]
+
+
+def optimized_halves(net: Any) -> Any:
+    found = []
+    for options in ({"foreach": True}, {"foreach": False}, {"fused": True}):
+        p, _ = two(net)
+        parts = [nn.Parameter(p[:20]), nn.Parameter(p[20:])]
+        for kind in (torch.optim.AdamW, torch.optim.SGD):
+            optimizer = kind(parts, lr=0.1, **options)
+            for part in parts:
+                part.grad = part.detach().sin()
+            optimizer.step()
+        found += [p.clone(), *parts]
+    return found
+
+
+def of_other_kinds(net: Any) -> Any:
+    p, q = two(net)
+    wide = torch.view_as_complex(p.view(50, 16, 2))
+    wide.mul_(1j)
+    p.view(torch.int64).bitwise_and_(-65536)
+    q.diagonal().add_(1)
+    q.as_strided((50, 5), (32, 3)).mul_(2)
+    q[:, None].expand(50, 3, 32)[:, 1].add_(1)
+    return [p, q]
+
+
+def into_several(net: Any) -> Any:
+    p, q = two(net)
+    torch.sort(q, 0, out=(p[:, :], torch.empty(50, 32, dtype=torch.int64)))
+    torch.aminmax(q, dim=0, out=(p[3], p[4]))
+    return [p]
+
+
+RUNS: list[Callable[[Any], Any]] = [
+    old_operand,
+    old_operand_of_its_own_gradient,
+    halves,
+    overlapping,
+    optimized_halves,
+    of_other_kinds,
+    into_several,
+]
+
+
+@pytest.mark.parametrize("tp", [2, 3])
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.__name__)
+def test_views_are_the_dense_models(run: Callable[[Any], Any], tp: int) -> None:
+    true = run(copy.deepcopy(planned(tp)[0]))
+    for found in on_ranks(tp, lambda net: equal(run(net), true)):
+        assert found
