@@ -45,6 +45,8 @@ def result_of(leader: Any, result: Any, operands: Sequence[T]) -> Any:
         return result
     with parts_only():
         shared = type(result) is T and result.untyped_storage()._cdata == leader.local().untyped_storage()._cdata
+    if not shared and result.grad_fn is not None and torch.is_anomaly_enabled():
+        result = result.clone()  # its derivative may be made of the result, whose padding stays as it is
     made = leader.claim(result, leader.autotp_memory if shared else None)
     if not shared:
         made.zero_padding()  # a cosine of nothing is one
