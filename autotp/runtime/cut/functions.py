@@ -66,6 +66,8 @@ def dispatched(func: Any, classes: Collection[type], args: Sequence[Any], kwargs
     if type(func) is types.FunctionType and str(func.__module__).partition(".")[0] != "torch":
         func = _meant(func)
     handler = on_whole if len(classes) > 1 and any(map(computes_itself, classes)) else _HANDLERS.get(func, on_whole)
+    if handler in _COMPUTING and torch._C._functorch.peek_interpreter_stack() is not None:
+        handler = on_whole  # a transform of functions gives results that have no memory to look at
     return handler(func, args, kwargs)
 
 
@@ -247,6 +249,7 @@ def _refuse_sharing(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     refuse_shared(args[0])
 
 
+_COMPUTING = frozenset([_elementwise, _cast, _foreach, _where, *REDUCTIONS.values()])
 _HANDLERS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys(ELEMENTWISE, _elementwise),
     **dict.fromkeys(CASTS, _cast),
