@@ -21,10 +21,10 @@ MSG_IN_PLACE = (
 class Lent:
     """Whole tensors that a function is given in place of cut ones. What it has written into them is taken over, whether it says
     so or not. One that is `distrusted` may have written through `.data`, which torch does not count: its wholes are compared.
-    One that `writes` finds in each tensor and view of one memory what it has written into the others."""
+    Tensors and views of one memory are lent one whole, so that what is written into one is there in the others."""
 
-    def __init__(self, what: str, *, distrusted: bool = False, writes: bool = False) -> None:
-        self.what, self.distrusted, self.writes = what, distrusted, writes
+    def __init__(self, what: str, *, distrusted: bool = False) -> None:
+        self.what, self.distrusted = what, distrusted
         self._roots: dict[int, torch.Tensor] = {}
         self._wholes: dict[int, tuple[IsCut | WholeView, torch.Tensor, int]] = {}
 
@@ -33,7 +33,7 @@ class Lent:
         if not isinstance(value, (IsCut, WholeView)):
             return value
         if id(value) not in self._wholes:
-            whole = self._there(value) if self.writes else None
+            whole = self._there(value)
             if whole is None:
                 whole = value.whole(self.what) if isinstance(value, IsCut) else value.taken(self.what)
                 self._roots.setdefault(_memory_of(value), whole if isinstance(value, IsCut) else value.autotp_root)
@@ -101,8 +101,7 @@ def on_whole(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
     What it gives that shares memory with a whole one is a view of that; see `WholeView`.
     """
-    written = written_by(func, args, kwargs)
-    lent = Lent(label(func), writes=bool(written))
+    written, lent = written_by(func, args, kwargs), Lent(label(func))
     for value in written:
         refuse_recorded_write(value, lent.what)
     args, kwargs = mapped(lent, (tuple(args), dict(kwargs)))
