@@ -36,13 +36,13 @@ class Lent:
             whole = self._there(value)
             if whole is None:
                 whole = value.whole(self.what) if isinstance(value, IsCut) else value.taken(self.what)
-                self._roots.setdefault(_memory_of(value), whole if isinstance(value, IsCut) else value.autotp_root)
+                self._roots.setdefault(memory_of(value), whole if isinstance(value, IsCut) else value.autotp_root)
             self._wholes[id(value)] = value, whole, _writes(whole)
         return self._wholes[id(value)][1]
 
     def _there(self, value: IsCut | WholeView) -> torch.Tensor | None:
         """What a tensor or a view is on a whole of the same memory that was lent already."""
-        root = self._roots.get(_memory_of(value))
+        root = self._roots.get(memory_of(value))
         if root is None or isinstance(value, WholeView):
             return None if root is None else value.on(root)  # type: ignore[union-attr]
         with parts_only():
@@ -51,7 +51,7 @@ class Lent:
 
     def root_of(self, view: WholeView) -> torch.Tensor | None:
         """The whole on which a view was lent, if it is not its own."""
-        root = self._roots[_memory_of(view)]
+        root = self._roots[memory_of(view)]
         moved = root is not view.autotp_root and WholeView.shares_memory(self(view), root)
         return root if moved else None
 
@@ -79,7 +79,8 @@ class Lent:
                 value.store(whole)
 
 
-def _memory_of(value: IsCut | WholeView) -> int:
+def memory_of(value: IsCut | WholeView) -> int:
+    """What tells the memory of a cut tensor, or of that which a view is of, from others."""
     return id((value.autotp_cut if isinstance(value, WholeView) else value).autotp_memory)
 
 
