@@ -111,6 +111,31 @@ def by_its_own_function(net: Any) -> Any:
     return [weight.grad]
 
 
+def given_cut(net: Any) -> Any:
+    weight, other = net.blocks[0].up.weight, torch.zeros(50, 32, requires_grad=True)
+    given = torch.ones_like(weight)
+    (weight + other).backward(given)
+    other.grad.mul_(2)
+    weight.grad.mul_(3)
+    (again,) = torch.autograd.grad(other * 2, other, given)
+    (both,) = torch.autograd.grad((weight + other).exp(), weight, grad_outputs=given)
+    return [given, weight.grad, other.grad, again, both]
+
+
+def by_transforms(net: Any) -> Any:
+    p = net.blocks[0].up.weight.detach()
+    found = [torch.func.grad(lambda w: (w.exp() * p.cos()).sum() + p.mean())(p)]
+    found += [torch.func.vjp(lambda w: w * 2, p)[1](torch.ones_like(p))[0]]
+    found += [
+        torch.func.grad(lambda w: (torch.ones_like(p) * w).sum() + p.clone().add_(w).double().sum())(torch.ones(50, 32))
+    ]
+    found += [
+        torch.func.vmap(lambda s: p * s)(torch.arange(3.0)),
+    ]
+    found += [torch.func.jacrev(lambda w: w.sum(0))(p).sum((0, 1))]
+    return found
+
+
 RUNS: list[Callable[[Any], Any]] = [
     kept_by_a_hook,
     kept_by_a_hook_that_writes,
@@ -121,9 +146,12 @@ RUNS: list[Callable[[Any], Any]] = [
     given_whole_to_a_sum,
     with_inputs,
     by_its_own_function,
+    given_cut,
+    by_transforms,
 ]
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script")
 @pytest.mark.parametrize("tp", [2, 3])
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.__name__)
 def test_gradients_are_the_dense_models(run: Callable[[Any], Any], tp: int) -> None:

@@ -124,7 +124,19 @@ def part_of_another(net: Any) -> None:
     net.blocks[0].up.bias.data = net.embed.weight.data.view(-1)[:50]
 
 
-REFUSED = [data_of_one_that_is_cut_otherwise, gradient_of_one_that_is_cut_otherwise, part_of_another]
+def gradient_of_equal_sizes(net: Any) -> None:
+    second = torch.ones_like(net.blocks[0].down.weight)
+    net.extra = nn.Parameter(net.blocks[0].down.weight.data * 2)
+    net.extra.grad = second * 2
+    net.blocks[0].up.weight.grad = net.extra.grad.T
+
+
+REFUSED = [
+    data_of_one_that_is_cut_otherwise,
+    gradient_of_one_that_is_cut_otherwise,
+    part_of_another,
+    gradient_of_equal_sizes,
+]
 
 
 @pytest.mark.parametrize("run", REFUSED, ids=lambda run: run.__name__)

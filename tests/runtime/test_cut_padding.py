@@ -152,3 +152,11 @@ def test_padding_does_not_come_through(run: Callable[[Any], Any], tp: int) -> No
     true = run(copy.deepcopy(planned(tp)[0]))
     for found in on_ranks(tp, lambda net: equal(run(net), true)):
         assert found
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+def test_who_looks_for_what_is_no_number_finds_none() -> None:
+    true = recorded_where_it_has_no_slope(copy.deepcopy(planned(3)[0]))
+    with torch.autograd.set_detect_anomaly(True):
+        for found in on_ranks(3, lambda net: equal(recorded_where_it_has_no_slope(net), true)):
+            assert found

@@ -84,6 +84,20 @@ def optimized_halves(net: Any) -> Any:
     return found
 
 
+def optimized_with_others(net: Any) -> Any:
+    p, _ = two(net)
+    for options in ({"foreach": True}, {"fused": True}):
+        parts = [nn.Parameter(p[:20]), net.blocks[1].up.weight, nn.Parameter(torch.ones(5)), net.blocks[0].down.weight]
+        optimizer = torch.optim.AdamW([*parts, nn.Parameter(p[20:])], lr=0.1, **options)
+        for _ in range(2):
+            for part in parts:
+                part.grad = part.detach().sin()
+            optimizer.step()
+    torch._foreach_mul_([p[0], net.blocks[1].up.weight.data, net.blocks[0].up.weight.data], 3.0)
+    mixed = torch._foreach_add([p[1], net.blocks[1].up.weight.data, torch.ones(3)], 3.0)
+    return [p, *parts, mixed]
+
+
 def of_other_kinds(net: Any) -> Any:
     p, q = two(net)
     wide = torch.view_as_complex(p.view(50, 16, 2))
@@ -108,6 +122,7 @@ RUNS: list[Callable[[Any], Any]] = [
     halves,
     overlapping,
     optimized_halves,
+    optimized_with_others,
     of_other_kinds,
     into_several,
 ]

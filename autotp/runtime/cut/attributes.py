@@ -123,7 +123,11 @@ def _itself(value: Any) -> Any:
 def _refuse_apart(parameter: Any, value: Any, what: str) -> None:
     """Raises UsageError for the memory of a tensor that is cut otherwise, if somebody has that: the dense model shares it."""
     cut = value.autotp_cut if isinstance(value, WholeView) else value
-    if not isinstance(cut, IsCut) or holders_of(cut.local()) <= 2:  # the tensor itself, and what was asked
+    if not isinstance(cut, IsCut):
+        return
+    with parts_only():
+        held = cut._use_count() > 1  # type: ignore[attr-defined]  # by more than Python: it is the gradient of something
+    if not held and holders_of(cut.local()) <= 2:  # the tensor itself, and what was asked
         return
     own, other = parameter.autotp_origin.name, cut.autotp_origin.name
     raise UsageError(MSG_APART.format(what=what, name=own, other=other))

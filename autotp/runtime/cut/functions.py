@@ -28,12 +28,13 @@ from .kinds import (
     setter,
     written_by,
 )
-from .operands import computes_itself, fits, held_for, result_of
+from .lists import foreach, unscale
+from .operands import computes_itself, held_for, is_whole_of, joins, note_written, result_of
 from .origin import IsCut, mapped, parts_only
 from .patched import meant
 from .reductions import REDUCTIONS
 from .sent import COLLECTIVES, exchange
-from .views import WholeView, refuse_shared
+from .views import refuse_shared
 from .whole import on_whole
 
 T = torch.Tensor
@@ -58,6 +59,8 @@ def dispatched(func: Any, classes: Collection[type], args: Sequence[Any], kwargs
             return func(*args, **kwargs)
     func = meant(func)
     handler = on_whole if len(classes) > 1 and any(map(computes_itself, classes)) else _HANDLERS.get(func, on_whole)
+    if handler in _COMPUTING and torch._C._functorch.peek_interpreter_stack() is not None:
+        handler = on_whole  # a transform of functions gives results that have no memory to look at
     return handler(func, args, kwargs)
 
 
@@ -81,13 +84,8 @@ def _elementwise(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
             args, kwargs = pytree.tree_map(held, (tuple(args), dict(kwargs)))
         result = func(*args, **kwargs)
     for value in written:
-        _note_written(value)
+        note_written(value)
     return result_of(leader, result, leaves)
-
-
-def _note_written(value: Any) -> None:
-    if isinstance(value, IsCut):
-        value.note_written()
 
 
 def _leader(leaves: Sequence[Any], written: Sequence[Any]) -> Any:
@@ -99,26 +97,9 @@ def _leader(leaves: Sequence[Any], written: Sequence[Any]) -> Any:
     leader = next((value for value in (written or leaves) if isinstance(value, IsCut)), None)
     if leader is None or not all(isinstance(value, IsCut) for value in written):
         return None
-    if not written and any(_is_whole_of(leader, leaf) for leaf in leaves):
+    if not written and any(is_whole_of(leader, leaf) for leaf in leaves):
         return None
-    return leader if all(leaf is leader or _joins(leader, leaf) for leaf in leaves) else None
-
-
-def _is_whole_of(leader: Any, value: Any) -> bool:
-    """Returns if a tensor is a whole one of the sizes of a cut one. A new tensor that is made of both is whole too: it may be
-    given to a whole one as its `.data`, as in an average that is kept so, and torch takes its memory without asking."""
-    return not isinstance(value, IsCut) and value.dim() > 0 and value.shape == leader.autotp_origin.shape
-
-
-def _joins(leader: Any, value: Any) -> bool:
-    """Returns if a tensor may meet a cut one element by element. One that a transform of functions has wrapped has no memory."""
-    if torch._C._functorch.is_functorch_wrapped_tensor(value):
-        return False
-    own, shape = value.shape, leader.autotp_origin.shape
-    alike = len(own) <= len(shape) and all(a in (1, b) for a, b in zip(reversed(own), reversed(shape), strict=False))
-    if not alike or not (torch.is_grad_enabled() and value.requires_grad):
-        return alike
-    return fits(leader, value) or (own == shape and not hasattr(leader, "_spec"))
+    return leader if all(leaf is leader or joins(leader, leaf) for leaf in leaves) else None
 
 
 def _cast(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -130,68 +111,6 @@ def _cast(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     with parts_only():
         result = func(*args, **kwargs)
     return result_of(subject, result, [])
-
-
-# -- lists -----------------------------------------------------------------------------------------------------------
-
-
-def _foreach(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """One function for lists of tensors, element by element: those at one place belong together."""
-    lists = [value for value in (*args, *kwargs.values()) if _is_list(value)]
-    written = {id(value): value for value in written_by(func, args, kwargs)}
-    if any(isinstance(value, WholeView) for value in written.values()):
-        return on_whole(func, args, kwargs)
-    columns = list(zip(*lists, strict=True))
-    leaders = [next((value for value in column if isinstance(value, IsCut)), None) for column in columns]
-    for leader, column in zip(leaders, columns, strict=True):
-        if leader is None:
-            continue
-        wholes = [v for v in column if (id(v) in written or not written) and _is_whole_of(leader, v)]
-        otherwise = [v for v in column if id(v) in written and not fits(leader, v) and isinstance(v, IsCut)]
-        if wholes or otherwise or not all(value is leader or _joins(leader, value) for value in column):
-            return on_whole(func, args, kwargs)
-
-    def seen(value: Any) -> Any:
-        return value.taken(label(func)) if isinstance(value, WholeView) else value
-
-    held = [
-        [
-            value if leader is None or id(value) in written else held_for(leader, value, func)
-            for value in map(seen, column)
-        ]
-        for leader, column in zip(leaders, columns, strict=True)
-    ]
-    rows = {id(own): list(row) for own, row in zip(lists, zip(*held, strict=True), strict=True)}
-
-    def row(value: Any) -> Any:
-        return rows[id(value)] if _is_list(value) else value
-
-    with parts_only():
-        result = func(*map(row, args), **{name: row(value) for name, value in kwargs.items()})
-    for value in written.values():
-        _note_written(value)
-    if not isinstance(result, (list, tuple)):
-        return result
-    return [
-        value if leader is None else result_of(leader, value, []) for leader, value in zip(leaders, result, strict=True)
-    ]
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and bool(value) and isinstance(value[0], T)
-
-
-def _unscale(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Unscaling for a gradient scaler: what one rank finds not finite, all have found, so that all skip the step."""
-    gradients, found, scale = args
-    if any(isinstance(gradient, WholeView) for gradient in gradients):
-        return on_whole(func, args, kwargs)
-    with parts_only():
-        func(gradients, found, scale)
-    for gradient in gradients:
-        _note_written(gradient)
-    cut = next(gradient for gradient in gradients if isinstance(gradient, IsCut))
-    return found.copy_(cut.autotp_origin.all_reduce(found, "unscaling", "max"))
 
 
 def _where(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -228,10 +147,11 @@ def _refuse_sharing(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     refuse_shared(args[0])
 
 
+_COMPUTING = frozenset([_elementwise, _cast, foreach, _where, *REDUCTIONS.values()])
 _HANDLERS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys(ELEMENTWISE, _elementwise),
     **dict.fromkeys(CASTS, _cast),
-    **dict.fromkeys(FOREACH, _foreach),
+    **dict.fromkeys(FOREACH, foreach),
     **dict.fromkeys(INITIAL, _initial),
     **dict.fromkeys(OF_SIZES, attributes.of_sizes),
     **dict.fromkeys(OF_TYPE, attributes.of_type),
@@ -253,5 +173,5 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     T.where: _where,
     torch.where: _where,
     **DIFFERENTIATING,
-    torch._amp_foreach_non_finite_check_and_unscale_: _unscale,
+    torch._amp_foreach_non_finite_check_and_unscale_: unscale,
 }

@@ -27,5 +27,6 @@ def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
             there = nn.Parameter(there, requires_grad=tensor.requires_grad)
     if isinstance(tensor, IsCut):
         as_cut(there, tensor.autotp_origin)
-    there.__dict__.update(tensor.__dict__)
+    own = ("autotp_origin", "autotp_memory")
+    there.__dict__.update({name: value for name, value in tensor.__dict__.items() if name not in own})
     return there

@@ -27,6 +27,14 @@ def operand(func: Any, value: Any) -> Any:
     if not origin.has_padding or hasattr(value, "_spec") or func in SHARING:
         return value
     if value.requires_grad and torch.is_grad_enabled():
-        return keep_padding_zero(value, origin.layouts, origin.ranks.rank)
+        value = keep_padding_zero(value, origin.layouts, origin.ranks.rank)
+        return _harmless(value, origin) if torch.is_anomaly_enabled() else value
     divides = func in DIVIDING and not (value.is_floating_point() or value.is_complex())
     return present(value, 1) if divides else value
+
+
+def _harmless(value: T, origin: Any) -> T:
+    """An operand with a number in its padding at which most functions have a slope: somebody looks for those that are none."""
+    for dim, where in origin.padding_on(value.device):
+        value = value.index_fill(dim, where, 0.5)
+    return value

@@ -23,6 +23,7 @@ from .whole import Lent
 # Each with what is around the gathering: a transform hands a tensor on to the level that it has just begun, from below it.
 _TAKERS: tuple[tuple[Any, str, Callable[[], AbstractContextManager[Any]]], ...] = (
     (torch.autograd.Function, "apply", nullcontext),
+    (torch.autograd, "_make_grads", nullcontext),
     (torch._C.ScriptFunction, "__call__", nullcontext),
     (torch._C.ScriptMethod, "__call__", nullcontext),
     (eager_transforms, "_wrap_for_grad", temporarily_pop_interpreter_stack),

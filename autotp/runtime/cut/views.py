@@ -81,7 +81,7 @@ class WholeView(IsView, torch.Tensor):
         if func not in OF_SIZES:
             for view in views:
                 view.refresh(what)
-        on_one = _on_one_root(views) if written and len(views) > 1 else {}
+        on_one = _on_one_root(views) if len(views) > 1 else {}
         given = mapped(lambda v: on_one[id(v)][1] if id(v) in on_one else _plainly(v), (tuple(args), dict(kwargs)))
         before = writes_of(views)
         result = func(*given[0], **given[1])
@@ -157,8 +157,8 @@ def writes_of(views: list[WholeView]) -> list[int]:
 
 
 def _on_one_root(views: Sequence[WholeView]) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
-    """For a call that writes: views of one cut tensor, by identity, that were made of wholes of their own, on the root of the
-    first of them. What is written into one is there in the others, and the tensor takes over all of it."""
+    """Views of one cut tensor, by identity, that were made of wholes of their own, on the root of the first of them. What a
+    function writes into one, whether it says so or not, is there in the others, and the tensor takes over all of it."""
     found: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     roots: dict[int, torch.Tensor] = {}
     for view in views:

@@ -21,10 +21,10 @@ MSG_IN_PLACE = (
 class Lent:
     """Whole tensors that a function is given in place of cut ones. What it has written into them is taken over, whether it says
     so or not. One that is `distrusted` may have written through `.data`, which torch does not count: its wholes are compared.
-    One that `writes` finds in each tensor and view of one memory what it has written into the others."""
+    Tensors and views of one memory are lent one whole, so that what is written into one is there in the others."""
 
-    def __init__(self, what: str, *, distrusted: bool = False, writes: bool = False) -> None:
-        self.what, self.distrusted, self.writes = what, distrusted, writes
+    def __init__(self, what: str, *, distrusted: bool = False) -> None:
+        self.what, self.distrusted = what, distrusted
         self._roots: dict[int, torch.Tensor] = {}
         self._wholes: dict[int, tuple[IsCut | WholeView, torch.Tensor, int]] = {}
 
@@ -33,16 +33,16 @@ class Lent:
         if not isinstance(value, (IsCut, WholeView)):
             return value
         if id(value) not in self._wholes:
-            whole = self._there(value) if self.writes else None
+            whole = self._there(value)
             if whole is None:
                 whole = value.whole(self.what) if isinstance(value, IsCut) else value.taken(self.what)
-                self._roots.setdefault(_memory_of(value), whole if isinstance(value, IsCut) else value.autotp_root)
+                self._roots.setdefault(memory_of(value), whole if isinstance(value, IsCut) else value.autotp_root)
             self._wholes[id(value)] = value, whole, _writes(whole)
         return self._wholes[id(value)][1]
 
     def _there(self, value: IsCut | WholeView) -> torch.Tensor | None:
         """What a tensor or a view is on a whole of the same memory that was lent already."""
-        root = self._roots.get(_memory_of(value))
+        root = self._roots.get(memory_of(value))
         if root is None or isinstance(value, WholeView):
             return None if root is None else value.on(root)  # type: ignore[union-attr]
         with parts_only():
@@ -51,7 +51,7 @@ class Lent:
 
     def root_of(self, view: WholeView) -> torch.Tensor | None:
         """The whole on which a view was lent, if it is not its own."""
-        root = self._roots[_memory_of(view)]
+        root = self._roots[memory_of(view)]
         moved = root is not view.autotp_root and WholeView.shares_memory(self(view), root)
         return root if moved else None
 
@@ -79,7 +79,8 @@ class Lent:
                 value.store(whole)
 
 
-def _memory_of(value: IsCut | WholeView) -> int:
+def memory_of(value: IsCut | WholeView) -> int:
+    """What tells the memory of a cut tensor, or of that which a view is of, from others."""
     return id((value.autotp_cut if isinstance(value, WholeView) else value).autotp_memory)
 
 
@@ -101,8 +102,7 @@ def on_whole(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
     What it gives that shares memory with a whole one is a view of that; see `WholeView`.
     """
-    written = written_by(func, args, kwargs)
-    lent = Lent(label(func), writes=bool(written))
+    written, lent = written_by(func, args, kwargs), Lent(label(func))
     for value in written:
         refuse_recorded_write(value, lent.what)
     args, kwargs = mapped(lent, (tuple(args), dict(kwargs)))
