@@ -38,7 +38,7 @@ from .opaque import Position, Widths, operator_value
 from .reads import HandleRead
 from .replace import Inputs, Replacement, check_later
 from .signature import CallSite, Slot, VaryingDims
-from .stand_in import StandIn, handle_number
+from .stand_in import handle_number, is_stand_in
 from .symbols import Symbols
 from .traced import CaptureError, Traced
 from .units import Unit
@@ -221,11 +221,12 @@ class _Tracer:
         given = Containers((args, kwargs))
         with _reparametrize_module(self.module, state):
             self.observer = observer = Observer(self.module, self.live, self.position_names, self.modes)
+            self.handles.told = observer.told
             with observer.watching():
                 observer.begin(self.site.leaves)
                 result = observer.run(self.module.forward, *args, **kwargs)
         given.check(result, observer.known.keys() | observer.snapshots.taken.keys())
-        leaves, self.out_spec = pytree.tree_flatten(opened(result), is_leaf=lambda leaf: type(leaf) is StandIn)
+        leaves, self.out_spec = pytree.tree_flatten(opened(result), is_leaf=is_stand_in)
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         number = iter(range(len(tensors)))
         self.outputs = [self._output(leaf, number) for leaf in leaves]

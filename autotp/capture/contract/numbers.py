@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from .frames import is_observed
 
+TELLS = "_autotp_class_of"  # a function of what stands for objects: gives their class, and tells that it was given away
 PARAMETER = "_autotp_is_parameter"  # an attribute of the tensors that stand for parameters
 # Classes of what stands for a number while a trace runs, with one that is like it.
 STANDS_FOR: dict[type, Any] = {torch.SymInt: 0, torch.SymFloat: 0.0, torch.SymBool: False}
@@ -64,7 +65,8 @@ class _Type:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         kind = type(*args, **kwargs) if kwargs or len(args) != 1 else _class_of(args[0], sys._getframe(1))
         if kind is not _ABSENT:
-            return kind
+            tells = getattr(type(args[0]), TELLS, None)
+            return kind if tells is None else tells(args[0])
         is_fake = _is_instance(args[0], FakeTensor) and is_observed(sys._getframe(1))
         return tensor_class(args[0]) if is_fake else type(args[0])
 
