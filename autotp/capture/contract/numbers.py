@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import json.encoder
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -94,13 +95,32 @@ INSTEAD: dict[str, Callable[..., Any]] = {"isinstance": is_instance, "callable":
 TYPE = _Type()
 
 
+# What code must not have under another name, or as a value: a trace puts others in their place.
+REPLACED = (_is_instance, _callable, _round)
+
+
 @contextmanager
 def symbols_are_numbers() -> Iterator[None]:
     """Inside, Python's own functions say of what stands for a number or an object that it is one, where the model's code asks."""
     before = {name: getattr(builtins, name) for name in INSTEAD}
     vars(builtins).update(INSTEAD)
     try:
-        yield
+        with _json_in_python():
+            yield
     finally:
         vars(builtins).update(before)
         _plain.clear()
+
+
+@contextmanager
+def _json_in_python() -> Iterator[None]:
+    """Inside, text is made of numbers and objects by Python's own code, which asks what they are. C takes them for others."""
+    encoder: Any = json.encoder
+    function, written = encoder._make_iterencode, encoder.c_make_encoder
+    defaults = function.__defaults__
+    function.__defaults__ = tuple(is_instance if each is _is_instance else each for each in defaults)
+    encoder.c_make_encoder = None
+    try:
+        yield
+    finally:
+        function.__defaults__, encoder.c_make_encoder = defaults, written
