@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
@@ -49,13 +49,18 @@ class Handles:
         self._copies: list[Any] = []
         self._changed: set[int] = set()
         self._memo: dict[int, Any] = {}
-        self.told: Callable[[type], None] = lambda kind: None
+        self.observer: Any = None
         self.problem: str | None = None  # why there is no program, even if the block's Python catches the error
 
     def refuse(self, problem: str) -> TraceError:
         """The error that says why there is no program; to be raised."""
         self.problem = self.problem or problem
         return TraceError(problem)
+
+    def told(self, kind: type) -> None:
+        """The traced code gets the class of an object, and may read what that has."""
+        if self.observer is not None:
+            self.observer.told(kind)
 
     def stand_in(self, real: Any) -> Any:
         """A stand-in for an object of the call."""

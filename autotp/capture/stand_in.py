@@ -23,7 +23,8 @@ from .reads import HandleRead
 class Owner(Protocol):
     """The handles of a trace."""
 
-    told: Callable[[type], None]  # whoever is told of a class that the traced code gets into its hands
+    def told(self, kind: type) -> None:
+        """The traced code gets a class into its hands."""
 
     def attribute(self, handle: int, path: Path, value: Any, name: str) -> Any:
         """An attribute of an object."""

@@ -220,8 +220,8 @@ class _Tracer:
         args, kwargs = self.site.rebuild(tensors, numbers[:own], self.stand_ins)
         given = Containers((args, kwargs))
         with _reparametrize_module(self.module, state):
-            self.observer = observer = Observer(self.module, self.live, self.position_names, self.modes)
-            self.handles.told = observer.told
+            observer = Observer(self.module, self.live, self.position_names, self.modes)
+            self.observer = self.handles.observer = observer
             with observer.watching():
                 observer.begin(self.site.leaves)
                 result = observer.run(self.module.forward, *args, **kwargs)
@@ -235,8 +235,7 @@ class _Tracer:
     def _output(self, leaf: Any, number: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
             return Slot("tensor", next(number))
-        handle = handle_number(leaf)
-        if handle is not None:
+        if (handle := handle_number(leaf)) is not None:
             return Slot("handle", handle)
         leaf = operator_value(leaf)
         if leaf is None or isinstance(leaf, (bool, int, float, str)):
