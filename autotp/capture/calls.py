@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
@@ -47,6 +48,29 @@ def check_opaque(handle: Any, path: Path, expected: Any) -> None:
     found = follow(handle, path, ())
     if not is_same(found, expected):
         raise TraceError(f"a {type(handle).__name__} gave {found!r} to a program for {expected!r}")
+
+
+@dataclass
+class OpaqueCall:
+    """One step that becomes a node of `target`: the call of a method or function, or the reading of a value.
+
+    Its tensors, then its symbolic numbers are the node's operands, in the order of the flat arguments. `bound` gives its
+    result while tracing; `owner` is the package that defines a method, `holding` those whose objects are in its object;
+    `gradient` says whether what is read may need one.
+    """
+
+    name: str
+    target: Any
+    leaves: list[Any]
+    spec: pytree.TreeSpec
+    bound: Any
+    handle: int | None = None
+    path: Path = ()
+    owner: str = ""
+    holding: frozenset[str] = frozenset()
+    gradient: bool = False
+    out_spec: pytree.TreeSpec | None = None
+    out_constants: dict[int, Any] = field(default_factory=dict)
 
 
 torch.fx.node.has_side_effect(call_opaque)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import types
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -20,7 +19,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from ..errors import TraceError
-from .calls import call_opaque, check_opaque, read_differentiable, read_number, read_opaque
+from .calls import OpaqueCall, call_opaque, check_opaque, read_differentiable, read_number, read_opaque
 from .opaque import (
     Path,
     Widths,
@@ -29,32 +28,9 @@ from .opaque import (
 )
 from .owners import package_of, packages_within
 from .reads import HandleGuard, HandleRead
-from .stand_in import StandIn
-from .state import CONSTANTS, state_of
+from .stand_in import stand_in
+from .state import CONSTANTS, runs_code, state_of
 from .symbols import Symbols
-
-
-@dataclass
-class OpaqueCall:
-    """One step that becomes a node of `target`: the call of a method or function, or the reading of a value.
-
-    Its tensors, then its symbolic numbers are the node's operands, in the order of the flat arguments. `bound` gives its
-    result while tracing; `owner` is the package that defines a method, `holding` those whose objects are in its object;
-    `gradient` says whether what is read may need one.
-    """
-
-    name: str
-    target: Any
-    leaves: list[Any]
-    spec: pytree.TreeSpec
-    bound: Any
-    handle: int | None = None
-    path: Path = ()
-    owner: str = ""
-    holding: frozenset[str] = frozenset()
-    gradient: bool = False
-    out_spec: pytree.TreeSpec | None = None
-    out_constants: dict[int, Any] = field(default_factory=dict)
 
 
 class Handles:
@@ -73,6 +49,7 @@ class Handles:
         self._copies: list[Any] = []
         self._changed: set[int] = set()
         self._memo: dict[int, Any] = {}
+        self.observer: Any = None
         self.problem: str | None = None  # why there is no program, even if the block's Python catches the error
 
     def refuse(self, problem: str) -> TraceError:
@@ -80,10 +57,15 @@ class Handles:
         self.problem = self.problem or problem
         return TraceError(problem)
 
+    def told(self, kind: type) -> None:
+        """The traced code gets the class of an object, and may read what that has."""
+        if self.observer is not None:
+            self.observer.told(kind)
+
     def stand_in(self, real: Any) -> Any:
         """A stand-in for an object of the call."""
         self._copies.append(copy_opaque(real, self._whole, self._memo))
-        return StandIn(self, len(self._copies) - 1, (), self._copies[-1])
+        return stand_in(self, len(self._copies) - 1, (), self._copies[-1])
 
     def _whole(self, tensor: torch.Tensor) -> torch.Tensor:
         whole = self.widths.whole(tuple(tensor.shape))
@@ -99,12 +81,16 @@ class Handles:
             return self.constant(HandleRead(handle, path), value)
         if isinstance(value, torch.Tensor):
             return self._fetch(handle, path, value)
+        if type(value) is object:
+            raise self.refuse("it gets an object from another that nothing but which one it is can be asked of")
         if handle not in self._changed and not isinstance(value, _METHODS):
             self._guard(HandleRead(handle, (*path, ("type", ""))), type(value))
-        return StandIn(self, handle, path, value)
+        return stand_in(self, handle, path, value)
 
     def attribute(self, handle: int, path: Path, value: Any, name: str) -> Any:
         """An attribute of an object, or that it has none of this name."""
+        kind: type = type(value)
+        before = state_of(self._copies[handle]) if runs_code(kind, name) else None
         try:
             found = getattr(value, name)
         except AttributeError:
@@ -112,6 +98,8 @@ class Handles:
             raise
         except Exception as error:
             raise self.refuse(f"{name} of a {type(value).__name__} raises an error in a trace: {error}") from error
+        if before is not None and state_of(self._copies[handle]) != before:
+            raise self.refuse(f"reading {name} of a {type(value).__name__} changes what it is read from")
         return self.read(handle, (*path, (".", name)), found)
 
     def _guard(self, read: HandleRead, value: Any, varies: bool = False) -> None:

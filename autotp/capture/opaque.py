@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
@@ -10,6 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..errors import TraceError
+from .contract.frames import is_observed
 from .contract.numbers import STANDS_FOR
 from .state import CONSTANTS, parts_of
 
@@ -25,9 +27,27 @@ class Position:
     def __init__(self, value: int, number: int) -> None:
         self.value, self.number, self.used = value, number, False
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return int if is_observed(sys._getframe(1)) else Position
+
     def __index__(self) -> int:
         self.used = True
         return self.value
+
+    def __getattr__(self, name: str) -> Any:
+        if not hasattr(int, name):
+            raise AttributeError(f"'int' object has no attribute {name!r}")
+        return getattr(self.__index__(), name)
+
+    def __copy__(self) -> Position:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Position:
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return int, (self.__index__(),)
 
 
 STANDS_FOR[Position] = 0
@@ -51,7 +71,8 @@ def operator_value(value: Any) -> Any:
 for _name in (
     "__eq__ __ne__ __lt__ __le__ __gt__ __ge__ __hash__ __bool__ __int__ __float__ __str__ __repr__ __format__ __neg__ __abs__ "
     "__add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__ __floordiv__ __rfloordiv__ __mod__ "
-    "__rmod__ __pow__ __rpow__ __and__ __rand__ __or__ __ror__ __lshift__ __rshift__ __divmod__"
+    "__rmod__ __pow__ __rpow__ __and__ __rand__ __or__ __ror__ __xor__ __rxor__ __lshift__ __rlshift__ __rshift__ __rrshift__ "
+    "__divmod__ __rdivmod__ __pos__ __invert__ __round__ __trunc__ __floor__ __ceil__ __dir__ __sizeof__"
 ).split():
     setattr(Position, _name, _delegate(_name))
 

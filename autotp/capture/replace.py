@@ -11,9 +11,9 @@ from torch.utils import _pytree as pytree
 
 from ..axes.annotation import annotate, annotation
 from ..errors import TraceError
-from .calls import call_opaque, check_opaque, read_number
+from .calls import OpaqueCall, call_opaque, check_opaque, read_number
 from .functions import OpaqueFunction, argument_names
-from .handles import OpaqueCall, pending_call
+from .handles import pending_call
 from .opaque import Path, Position, follow
 from .stand_in import handle_path
 from .symbols import Place, Symbols, conditions_text, later_check, symbols_of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -50,6 +51,8 @@ class CallSite:
         for leaf in self.leaves:
             if isinstance(leaf, _VALUES) and not isinstance(leaf, Enum) and hasattr(leaf, "__dict__"):
                 raise TraceError(f"it is given a {type(leaf).__name__}, a constant that may have attributes")
+        if _says_more(self.key[0]):
+            raise TraceError("it is given a container that has attributes of its own, of which a program knows nothing")
 
     def rebuild(
         self, tensors: list[torch.Tensor], numbers: list[Any], handles: list[Any]
@@ -120,7 +123,25 @@ def _walk(value: Any, leaves: list[Any]) -> Any:
         return _walk(tuple(value), leaves)
     parts, spec = pytree.tree_flatten(value, is_leaf=_is_leaf)  # a container of a class of its own
     leaves.extend(parts)
-    return (spec, *map(_constant, value)) if isinstance(value, dict) else spec
+    names = map(_constant, value) if isinstance(value, dict) else ()
+    return (_WITH_MORE if _has_more(value) else kind, spec, *names)
+
+
+_WITH_MORE = "with attributes"
+
+
+def _has_more(value: Any) -> bool:
+    """Returns if a container has attributes beside its items, without which a program would make it anew."""
+    items = value if isinstance(value, dict) else {}
+    return any(
+        items.get(name, _WITH_MORE) is not held and getattr(type(value), name, _WITH_MORE) is not held
+        for name, held in getattr(value, "__dict__", {}).items()
+    )
+
+
+def _says_more(structure: Any) -> bool:
+    """Returns if there is such a container in a call of this structure."""
+    return isinstance(structure, tuple) and (_WITH_MORE in structure[:1] or any(map(_says_more, structure[1:])))
 
 
 def first_parameter(module: nn.Module) -> tuple[dict[str, nn.Parameter | None], str] | None:
@@ -181,7 +202,28 @@ def call_site(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any
 
 def _constant(value: Any) -> Any:
     """A constant by which calls are told apart: 1, 1.0 and True are three, and so are zeros of both signs."""
+    if is_one_of_its_own(value):
+        return Identity(value)
     return (type(value), repr(value)) if isinstance(value, (float, complex)) else (type(value), value)
+
+
+def is_one_of_its_own(value: Any) -> bool:
+    """Returns if a constant is told from others by what it is: code says which of its class are equal, and they may differ in
+    all that this does not look at."""
+    return isinstance(type(value).__eq__, types.FunctionType) and not isinstance(value, Position)
+
+
+class Identity:
+    """Equal to others of the same object."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Identity and other.value is self.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
 
 
 class VaryingDims:

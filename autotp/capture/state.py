@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import random
 import types
 from collections.abc import Iterator
@@ -88,3 +89,27 @@ def _reduced(made: Any) -> list[Any]:
     if isinstance(made, dict):
         return [state for item in made.items() for state in _reduced(item)]
     return [repr(made)] if isinstance(made, (*CONSTANTS, complex)) else [id(made)]
+
+
+@functools.lru_cache(4096)
+def runs_code(kind: Any, name: str) -> bool:
+    """Returns if code of a class runs when an attribute is read, other than to keep what it gives."""
+    if kind.__getattribute__ is not object.__getattribute__:
+        return True
+    written = next((vars(each)[name] for each in kind.__mro__ if name in vars(each)), None)
+    if written is None:
+        return hasattr(kind, "__getattr__")
+    return hasattr(type(written), "__get__") and not isinstance(written, _RUNS_NONE)
+
+
+_RUNS_NONE = (
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    classmethod,
+    staticmethod,
+    functools.cached_property,
+)

@@ -39,7 +39,7 @@ from .opaque import Position, Widths, operator_value
 from .reads import HandleRead
 from .replace import Inputs, Replacement, check_later
 from .signature import CallSite, Slot, VaryingDims
-from .stand_in import StandIn, handle_number
+from .stand_in import handle_number, is_stand_in
 from .symbols import Symbols
 from .traced import CaptureError, Traced
 from .units import Unit
@@ -218,13 +218,14 @@ class _Tracer:
         args, kwargs = self.site.rebuild(tensors, numbers[:own], self.stand_ins)
         given = Containers((args, kwargs))
         with _reparametrize_module(self.module, state):
-            self.observer = observer = Observer(self.module, self.live, self.position_names, self.modes)
+            observer = Observer(self.module, self.live, self.position_names, self.modes)
+            self.observer = self.handles.observer = observer
             observer.inputs = {storage_of(tensor): number for number, tensor in enumerate(tensors)}
             with observer.watching():
                 observer.begin(self.site.leaves)
                 result = observer.run(self.module.forward, *args, **kwargs)
         given.check(result, observer.known.keys() | observer.snapshots.taken.keys())
-        leaves, self.out_spec = pytree.tree_flatten(opened(result), is_leaf=lambda leaf: type(leaf) is StandIn)
+        leaves, self.out_spec = pytree.tree_flatten(opened(result), is_leaf=is_stand_in)
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         number = iter(range(len(tensors)))
         self.outputs = [self._output(leaf, number) for leaf in leaves]
@@ -233,8 +234,7 @@ class _Tracer:
     def _output(self, leaf: Any, number: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
             return Slot("tensor", next(number))
-        handle = handle_number(leaf)
-        if handle is not None:
+        if (handle := handle_number(leaf)) is not None:
             return Slot("handle", handle)
         leaf = operator_value(leaf)
         if leaf is None or isinstance(leaf, (bool, int, float, str)):

@@ -14,7 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..capture.opaque import Path, Position
-from ..capture.signature import CallSite, Slot, autocast_dtype
+from ..capture.signature import CallSite, Slot, autocast_dtype, is_one_of_its_own
 from ..capture.traced import Traced
 from ..errors import TraceError
 from ..rewrite.build import Program
@@ -121,7 +121,7 @@ class EntryCode:
     def other_than(self, text: str, again: str, value: Any) -> list[str]:
         """What must not be true of a text that gives a constant, which another one gives `again`; as `is_same` has it."""
         constant = self.constant(value)
-        if value is None or isinstance(value, (bool, type, Enum)):
+        if value is None or isinstance(value, (bool, type, Enum)) or is_one_of_its_own(value):
             return [f"{text} is not {constant}"]
         checks = [f"type({text}) is not {self.constant(type(value))}"]
         if isinstance(value, float) and (value == 0 or value != value):

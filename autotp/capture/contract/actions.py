@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dis
+import itertools
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+from .of_tensors import OF_PYTHON
 
 _CHAIN = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
@@ -31,6 +34,8 @@ class Action:
     operands: tuple[str, ...] = ()
 
 
+# Something is asked for what Python itself says of it: `operands` are where it is held, as `_place` has it.
+ABOUT = "ABOUT"
 _actions: dict[types.CodeType, dict[int, Action]] = {}
 
 
@@ -60,10 +65,16 @@ def _find_actions(code: types.CodeType) -> Iterator[tuple[int, Action]]:
         elif instruction.opname in _CHAIN and name == SUBCLASSES:
             held = instructions[at - 1]
             yield instruction.offset, Action(SUBCLASSES, _variables(held)[-1], operands=(held.opname,))
+        elif instruction.opname in _CHAIN and name in OF_PYTHON:
+            yield instruction.offset, Action(ABOUT, name, operands=_place(code, instructions[:at]))
         elif instruction.opname in _READS:
             chains = (tuple(_chain(instructions, at)),)
             compared = _is_compared(instructions, at)
-            yield instruction.offset, Action(instruction.opname, name, chains, compared, frozenset(stored))
+            given = _only_argument(code, instructions[at + 1 :]) if name == "vars" else ()
+            yield (
+                instruction.offset,
+                Action(instruction.opname, name, chains, compared, frozenset(stored), operands=given),
+            )
         elif instruction.opname in _WRITES and (instruction.opname.endswith("GLOBAL") or name in code.co_freevars):
             yield instruction.offset, Action(instruction.opname, name)
 
@@ -140,3 +151,29 @@ def _variables(instruction: dis.Instruction) -> tuple[str, ...]:
 def _is_compared(instructions: list[dis.Instruction], at: int) -> bool:
     behind = (i.opname for i in instructions[at + 1 :] if i.opname not in ("LOAD_GLOBAL", "BUILD_TUPLE", "BUILD_LIST"))
     return next(behind, "") in ("IS_OP", "COMPARE_OP", "CONTAINS_OP")
+
+
+def _place(code: types.CodeType, before: list[dis.Instruction]) -> tuple[str, ...]:
+    """Where the last thing that instructions load is held: the instruction that loads a variable, its name, and the attributes
+    that are read one off the other from there; `type` of a class that is asked for, and nothing where nothing tells."""
+    names: list[str] = []
+    while before and before[-1].opname in _CHAIN and not before[-1].is_jump_target:
+        names.insert(0, str(before[-1].argval))
+        before = before[:-1]
+    if not before or before[-1].opname in _CHAIN:
+        return ()
+    base = before[-1]
+    if _calls_type(base, before[:-1]):
+        return ("type",)
+    is_told = base.opname.startswith(_VARIABLES) and not base.is_jump_target
+    return (base.opname, _variables(base)[-1], *names) if is_told else ()
+
+
+_VARIABLES = ("LOAD_FAST", "LOAD_DEREF", "LOAD_GLOBAL", "LOAD_NAME")
+
+
+def _only_argument(code: types.CodeType, behind: list[dis.Instruction]) -> tuple[str, ...]:
+    """The same of the argument of a call, if that is its only one; `type` where there is none."""
+    loads = list(itertools.takewhile(lambda each: each.opname not in ("PRECALL", "CALL"), behind))
+    is_alone = all(each.opname in _CHAIN for each in loads[1:])
+    return ("type",) if not loads else _place(code, loads) if is_alone else ()

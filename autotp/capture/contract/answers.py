@@ -10,6 +10,7 @@ import decimal
 import functools
 import inspect
 import logging
+import operator
 import os
 import re
 import sys
@@ -46,7 +47,19 @@ _TRACING = ("torch._dynamo", "torch.compiler", "torch.fx", "torch._C._functorch"
 _PURE = frozenset({os.fspath})
 _CLOCKS = (vars(datetime.datetime)["now"], vars(datetime.datetime)["utcnow"], vars(datetime.date)["today"])
 _CONTEXTS = (decimal.getcontext, decimal.setcontext, decimal.localcontext)
-_OF_SYSTEM = (globals, open, print, input, __import__, sys._getframe, sys._current_frames, sys.gettrace, sys.getprofile)
+_BY_IDENTITY = (operator.is_, operator.is_not)  # of what stands for something else in a trace
+_OF_SYSTEM = (
+    *_BY_IDENTITY,
+    globals,
+    open,
+    print,
+    input,
+    __import__,
+    sys._getframe,
+    sys._current_frames,
+    sys.gettrace,
+    sys.getprofile,
+)
 # What reads attributes, or finds classes, where nothing observes it.
 _READERS = (
     inspect.getattr_static,
@@ -72,7 +85,7 @@ def is_outside(value: Any) -> bool:
     if value.__module__ == "_thread":
         return bool(_OF_THREAD.match(value.__name__))
     return value in (*_OF_SYSTEM, *_CONTEXTS) or (
-        value.__module__ in ("posix", "nt", "gc", "time") and value not in _PURE
+        value.__module__ in ("posix", "nt", "gc", "time", "_pickle", "marshal") and value not in _PURE
     )
 
 

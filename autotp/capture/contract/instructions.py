@@ -13,40 +13,19 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
-from .actions import SUBCLASSES, Action
+from .actions import ABOUT, SUBCLASSES, Action
 from .answers import is_outside
 from .frames import IMPORTS, is_observed
 from .laying import asked, asks_for_order
 from .modes import Modes
 from .names import Names
-from .numbers import INSTEAD, TYPE
+from .numbers import INSTEAD, STANDS_FOR, TYPE
+from .of_tensors import LEAVES, MEMORY, NUMBERS, OF_PYTHON, OF_THE_TENSOR, TEXTS
 from .probes import environment_state, wanted_gradients
 from .snapshot import is_module_of_library
-from .source import Source
+from .source import MISSING, Source, held_at
 from .values import kind_of, may_write, memory_of
 
-_LEAVES = {
-    torch.Tensor.register_hook: "register_hook",
-    torch.Tensor.register_post_accumulate_grad_hook: "register_post_accumulate_grad_hook",
-    torch.Tensor.retain_grad: "retain_grad",
-    torch.Tensor.data.__set__: "the data",  # type: ignore[attr-defined]
-    torch.Tensor.backward: "backward",
-    torch.Tensor.set_: "set_",
-}
-_NUMBERS = frozenset(
-    {
-        torch.Tensor.item,
-        torch.Tensor.tolist,
-        torch.Tensor.numpy,
-        torch.Tensor.__bool__,
-        torch.Tensor.__int__,
-        torch.Tensor.__float__,
-        torch.Tensor.__index__,
-        torch.equal,
-        torch.allclose,
-    }
-)
-_TEXTS = frozenset({torch.Tensor.__repr__, torch.Tensor.__format__})
 _GRADIENT = torch.Tensor.grad.__get__  # type: ignore[union-attr]
 _WANTED = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 _BUILTINS = dict(vars(builtins))  # those of Python's own
@@ -54,27 +33,6 @@ _BUILTINS = dict(vars(builtins))  # those of Python's own
 _NONE = frozenset[str]()
 _CLASSES = {"type": frozenset({"Tensor", "Parameter"}), "isinstance": frozenset({"Parameter"})}
 _OF_A_CLASS = frozenset({"type", "__class__"})
-# Memory itself, which a tensor of a trace has none of: what is written there is lost, or ends the process.
-_MEMORY = {
-    getattr(torch.Tensor, name): name
-    for name in ("untyped_storage", "storage", "_typed_storage", "data_ptr", "__dlpack__", "const_data_ptr")
-    if hasattr(torch.Tensor, name)
-}
-# What autograd and the memory say of a tensor: of one that stands for another in a trace, something else.
-_OF_THE_TENSOR = {
-    torch.Tensor.is_inference: "is_inference",
-    torch.is_inference: "is_inference",
-    torch.Tensor.storage_offset: "storage_offset",
-    torch.Tensor.is_shared: "is_shared",
-    torch.Tensor.is_pinned: "is_pinned",
-    torch.Tensor.is_conj: "is_conj",
-    torch.is_conj: "is_conj",
-    torch.Tensor.is_neg: "is_neg",
-    torch.is_neg: "is_neg",
-} | {
-    getattr(torch.Tensor, name).__get__: name
-    for name in ("is_leaf", "grad_fn", "output_nr", "retains_grad", "_version", "_base", "_backward_hooks")
-}
 
 
 # What code of libraries asks of its own objects, and code of a model may ask of what is given.
@@ -83,6 +41,7 @@ _OF_THE_MODEL = {
     "IS_OP": "it asks whether what it is given is something of its own, and a program is not told which it is",
 }
 _INSIDE = frozenset({"__closure__", "__defaults__", "__kwdefaults__", "__getattribute__"})
+_ASKING = frozenset({"getattr", "hasattr", "attrgetter"})  # by words, which code has as constants
 _OF_TENSORS = (torch.overrides.__file__, torch._tensor.__file__)
 
 
@@ -114,7 +73,12 @@ class Instructions(Names):
         named = {*code.co_names, *(constant for constant in code.co_consts if isinstance(constant, str))}
         self.name(named)
         is_library = is_module_of_library(frame.f_globals)
-        inside = _INSIDE & named | ({SUBCLASSES} & set(code.co_consts))
+        words = OF_PYTHON.intersection(each for each in code.co_consts if isinstance(each, str))
+        inside = (
+            _INSIDE & named
+            | (words if not _ASKING.isdisjoint(code.co_names) else set())
+            | ({SUBCLASSES} & set(code.co_consts))
+        )
         if not (is_library or not inside or code.co_name == "__getattribute__"):
             self.refuse(f"it asks for {min(inside)} of something, and nothing tells what that gives", moving=True)
         if not is_library and code.co_argcount:
@@ -180,6 +144,9 @@ class Instructions(Names):
             if not is_module_of_library(frame.f_globals):
                 self.read_subclasses(frame, action)
             return
+        if action.operation == ABOUT:
+            self._asked_about(frame, action)
+            return
         if action.operation in _OF_THE_MODEL:
             if not (
                 is_module_of_library(frame.f_globals) or (action.operands and self._are_told(frame, action.operands))
@@ -216,17 +183,17 @@ class Instructions(Names):
             self.refuse(f"{name} has taken the place of a function of torch, and runs more than once in a trace")
         if isinstance(function, types.FunctionType):
             self._note_named(function)
-        if function in _TEXTS and is_observed(_behind_torch(sys._getframe(2))):
+        if function in TEXTS and is_observed(_behind_torch(sys._getframe(2))):
             self.refuse("it writes a tensor as text, and a trace has others")
-        if function in _LEAVES:
-            self.refuse(f"it calls {_LEAVES[function]} of a tensor, of which a program knows nothing")
-        if function in _NUMBERS and not isinstance(args[0], FakeTensor):
+        if function in LEAVES:
+            self.refuse(f"it calls {LEAVES[function]} of a tensor, of which a program knows nothing")
+        if function in NUMBERS and not isinstance(args[0], FakeTensor):
             self.refuse("it reads the numbers of a tensor that it keeps")
         if function == _GRADIENT:
             self.refuse("it reads the gradient of a tensor")
-        if function in _MEMORY and (function is torch.Tensor.__dlpack__ or is_observed(sys._getframe(2))):
+        if function in MEMORY and (function is torch.Tensor.__dlpack__ or is_observed(sys._getframe(2))):
             self.refuse(
-                f"it asks for {_MEMORY[function]} of a tensor, and nothing sees what is written there", moving=True
+                f"it asks for {MEMORY[function]} of a tensor, and nothing sees what is written there", moving=True
             )
         self._asked_of_a_tensor(function, args)
 
@@ -252,14 +219,23 @@ class Instructions(Names):
             return  # such a run gives no program
         if asks_for_order(function) and is_observed(_behind_torch(sys._getframe(3))):
             self.laid |= asked(function, args[0], self.inputs)
-        if function in _OF_THE_TENSOR:
-            self.refuse(f"it asks a tensor for {_OF_THE_TENSOR[function]}, which no program knows")
+        if function in OF_THE_TENSOR:
+            self.refuse(f"it asks a tensor for {OF_THE_TENSOR[function]}, which no program knows")
         if function == _WANTED and not self.gradients_asked:
             self.gradients_asked = True
             with torch._C.DisableTorchFunction():  # what is asked here is not asked by the model
                 wanted = self.note(self.root, "probe", wanted_gradients).get(self.live)
             if not all(wanted):
                 self.refuse("it asks whether a tensor wants a gradient, and some of its parameters want none")
+
+    def _asked_about(self, frame: types.FrameType, action: Action) -> None:
+        """Python itself says something of a value: what stands for a tensor or a number is something else."""
+        if is_module_of_library(frame.f_globals) or self.lenient:
+            return
+        value = held_at(frame, action.operands)
+        is_other = isinstance(value, torch.Tensor) or type(value) in STANDS_FOR
+        if is_other or (value is MISSING and action.name not in ("__doc__", "__module__")):
+            self.refuse(f"it asks for {action.name} of what may be a tensor or a number, and a trace has others")
 
     def data_of(self, tensor: torch.Tensor) -> None:
         """Writes into what is given as a tensor's data are hidden from autograd, not from a graph."""
@@ -272,6 +248,8 @@ class Instructions(Names):
         source = self.note(self.fixed(namespace), "global", name)
         if name not in namespace or namespace[name] is TYPE:
             if not is_module_of_library(namespace):
+                if name == "vars":
+                    self._asked_about(frame, action)
                 self._asked_of_who_it_is(name, frame, action.compared)
             found = vars(builtins).get(name)
             if is_outside(found):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import json.encoder
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from .frames import is_observed
 
+TELLS = "_autotp_class_of"  # a function of what stands for objects: gives their class, and tells that it was given away
 PARAMETER = "_autotp_is_parameter"  # an attribute of the tensors that stand for parameters
 # Classes of what stands for a number while a trace runs, with one that is like it.
 STANDS_FOR: dict[type, Any] = {torch.SymInt: 0, torch.SymFloat: 0.0, torch.SymBool: False}
@@ -64,7 +66,8 @@ class _Type:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         kind = type(*args, **kwargs) if kwargs or len(args) != 1 else _class_of(args[0], sys._getframe(1))
         if kind is not _ABSENT:
-            return kind
+            tells = getattr(type(args[0]), TELLS, None)
+            return kind if tells is None else tells(args[0])
         is_fake = _is_instance(args[0], FakeTensor) and is_observed(sys._getframe(1))
         return tensor_class(args[0]) if is_fake else type(args[0])
 
@@ -92,13 +95,32 @@ INSTEAD: dict[str, Callable[..., Any]] = {"isinstance": is_instance, "callable":
 TYPE = _Type()
 
 
+# What code must not have under another name, or as a value: a trace puts others in their place.
+REPLACED = (_is_instance, _callable, _round)
+
+
 @contextmanager
 def symbols_are_numbers() -> Iterator[None]:
     """Inside, Python's own functions say of what stands for a number or an object that it is one, where the model's code asks."""
     before = {name: getattr(builtins, name) for name in INSTEAD}
     vars(builtins).update(INSTEAD)
     try:
-        yield
+        with _json_in_python():
+            yield
     finally:
         vars(builtins).update(before)
         _plain.clear()
+
+
+@contextmanager
+def _json_in_python() -> Iterator[None]:
+    """Inside, text is made of numbers and objects by Python's own code, which asks what they are. C takes them for others."""
+    encoder: Any = json.encoder
+    function, written = encoder._make_iterencode, encoder.c_make_encoder
+    defaults = function.__defaults__
+    function.__defaults__ = tuple(is_instance if each is _is_instance else each for each in defaults)
+    encoder.c_make_encoder = None
+    try:
+        yield
+    finally:
+        function.__defaults__, encoder.c_make_encoder = defaults, written

@@ -64,6 +64,10 @@ class Observer(Instructions):
             if callable(leaf) or isinstance(leaf, Enum):
                 self.reach(leaf, self.fixed(leaf))
 
+    def told(self, kind: type) -> None:
+        """The traced code gets the class of an object of the call, and may read what that has."""
+        self._reach_class(kind, self.fixed(kind))
+
     def run(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Run the traced code in a copy of the context: variables of the context that it sets stay as they were."""
 

@@ -10,13 +10,16 @@ import numpy
 import torch
 from torch import nn
 
-from .answers import is_for_good
+from .answers import holder, is_for_good, is_outside, question
 from .memo import cache_state, kept
 from .modes import Modes
 from .notes import Notes
+from .numbers import REPLACED
 from .probes import variable_state
 from .source import Source
 from .values import BUFFERS, kind_of
+
+_HELD = frozenset({"global", "cell", "attribute", "class"})  # how variables and attributes are found
 
 
 class Probed(Notes):
@@ -74,6 +77,19 @@ class Probed(Notes):
     def _reach_slots(self, value: Any, source: Source, names: tuple[str, ...]) -> None:
         for name in names:
             self.reach(getattr(value, name), self.note(source, "slot", name))
+
+    def _ask(self, value: Any, source: Source) -> None:
+        """What a library says from state of its own."""
+        if is_outside(value):
+            self._refuse_outside(value)
+        is_held = source.kind in _HELD or (source.parent is not None and source.parent.kind == "slot")  # a default
+        if any(value is each for each in REPLACED) or (value is type and is_held):
+            self.refuse(f"{source} is {value.__name__}, which a trace knows under its own name only")
+        ask = question(value)
+        if ask is not None:
+            self.note(source, "probe", ask)
+        if ask is holder:
+            self.snapshots.take_lock(value, source.__str__)
 
     def _refuse_outside(self, function: Any) -> None:
         """Of a function that asks or tells somebody else."""

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from .answers import holder, is_outside, question
 from .modes import Modes
 from .probed import Probed
 from .probes import PROBES, code_of
@@ -122,16 +121,6 @@ class Reach(Probed):
         """A module of the unit: that it is this one of them is guarded."""
         stands = self.twins.get(id(value), value)
         self.objects += [source, self._part_source(self.parts[id(stands)][1])]
-
-    def _ask(self, value: Any, source: Source) -> None:
-        """What a library says from state of its own."""
-        if is_outside(value):
-            self._refuse_outside(value)
-        ask = question(value)
-        if ask is not None:
-            self.note(source, "probe", ask)
-        if ask is holder:
-            self.snapshots.take_lock(value, source.__str__)
 
     def _reach_tensor(self, value: torch.Tensor, source: Source) -> None:
         if isinstance(value, nn.Parameter):

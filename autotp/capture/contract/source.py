@@ -6,10 +6,11 @@ The first step is the unit's module, or an object that is the same for all units
 
 from __future__ import annotations
 
+import builtins
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from types import FunctionType
+from types import FrameType, FunctionType
 from typing import Any
 
 from torch import nn
@@ -153,3 +154,24 @@ _STEPS: dict[str, Callable[[Any, Any], Any]] = {
     "probe": lambda holder, key: key(holder),
     "inside": lambda holder, key: key(holder),
 }
+
+
+def held_at(frame: FrameType, place: tuple[str, ...]) -> Any:
+    """What is held where an instruction loads it, without running any code: MISSING where that does not tell. `place` is the
+    instruction, the variable, and the attributes that are read one off the other; `type` alone is any class."""
+    if place == ("type",):
+        return type
+    if not place:
+        return MISSING
+    instruction, variable, *names = place
+    space = frame.f_locals if instruction.startswith(("LOAD_FAST", "LOAD_DEREF")) else frame.f_globals
+    value = space.get(variable, vars(builtins).get(variable, MISSING))
+    for name in names:
+        spaces: list[Mapping[str, Any]] = [own_attributes(value)]
+        if isinstance(value, nn.Module):
+            spaces += [value._parameters, value._buffers, value._modules]
+        spaces += map(vars, value.__mro__ if isinstance(value, type) else type(value).__mro__)
+        value = next((each[name] for each in spaces if name in each), MISSING)
+        if hasattr(type(value), "__get__"):  # code, which says what there is
+            return MISSING
+    return value
