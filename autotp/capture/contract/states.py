@@ -12,8 +12,8 @@ from typing import Any
 import numpy
 from torch import nn
 
-from .source import MISSING, own_attributes
-from .values import BUFFERS, NAMES
+from .source import MISSING, own_attributes, slots_of
+from .values import BUFFERS, NAMES, are_same_keys
 
 
 def state_of(value: Any) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def state_of(value: Any) -> dict[str, Any]:
 
 
 def _slots(value: Any) -> dict[str, Any]:
-    names = [name for kind in type(value).__mro__ for name in _names(vars(kind).get("__slots__", ()))]
+    names = slots_of(type(value))
     if isinstance(value, types.FunctionType):
         names = ["__defaults__", "__kwdefaults__", "__code__", *NAMES]
     if isinstance(value, BaseException):
@@ -54,11 +54,6 @@ def _slots(value: Any) -> dict[str, Any]:
         except AttributeError:
             found[name] = MISSING
     return found
-
-
-def _names(slots: Any) -> list[str]:
-    names = [slots] if isinstance(slots, str) else list(slots)
-    return [name for name in names if name not in ("__dict__", "__weakref__") and not name.startswith("__")]
 
 
 def difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
@@ -73,7 +68,7 @@ def difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
             changed = written(old, new)
             if changed:
                 return f"[{changed[0]!r}]" if part == "items" else f".{changed[0]}"
-            if part == "items" and list(old) != list(new):
+            if part == "items" and not are_same_keys(tuple(old), tuple(new)):
                 return ""
         elif list(map(id, old)) != list(map(id, new)):
             return ""

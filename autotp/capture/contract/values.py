@@ -235,6 +235,17 @@ def is_same(one: Any, other: Any) -> bool:
     return bool(one == other) and (is_exact or repr(one) == repr(other))  # Decimal("1") and Decimal("1.00")
 
 
+def are_same_keys(some: Any, others: Any) -> bool:
+    """Returns if the keys of a dict, or the items of a set, are the same to a program as others, and in the same order."""
+    return len(some) == len(others) and all(map(_is_same_key, some, others))
+
+
+def _is_same_key(one: Any, other: Any) -> bool:
+    if isinstance(one, (tuple, frozenset)) and one is not other:
+        return type(one) is type(other) and are_same_keys(tuple(one), tuple(other))
+    return agree(one, other)
+
+
 def memory_of(tensor: torch.Tensor) -> int:
     """Where the numbers of a tensor lie; 0 where there are none."""
     if isinstance(tensor, FakeTensor) or tensor.is_meta or tensor.layout is not torch.strided:
