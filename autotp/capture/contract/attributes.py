@@ -18,6 +18,9 @@ from .source import MISSING, Source, own_attributes, static_attribute
 from .values import CONTAINERS
 
 _PARTS = frozenset({"_modules", "_parameters", "_buffers"})
+# What gives all that an object holds, to copy and to pickle it; that of all objects asks for `__getstate__`.
+_REDUCES = frozenset({"__reduce__", "__reduce_ex__"})
+_OF_OBJECTS = (vars(object)["__reduce__"], vars(object)["__reduce_ex__"])
 
 
 def _asking(frame: types.FrameType | None) -> types.FrameType | None:
@@ -30,6 +33,10 @@ def _asking(frame: types.FrameType | None) -> types.FrameType | None:
 def _is_read_by_torch(value: Any, reader: types.FrameType | None) -> bool:
     """Returns if torch's own Python reads an object of a model's class for the model."""
     return not issubclass(type(value), (nn.Module, types.ModuleType)) and is_read_by_torch(reader)
+
+
+def _asks_for_state(written: Any) -> bool:
+    return isinstance(written, types.FunctionType) or any(written is each for each in _OF_OBJECTS)
 
 
 class Attributes(Reach):
@@ -104,6 +111,8 @@ class Attributes(Reach):
             self._read_all(value, source)
             return
         written, from_class = self._class_attribute(value, name, source)
+        if name == "__getstate__" or (name in _REDUCES and not _asks_for_state(written)):
+            self._read_all(value, source)  # which C does where nothing observes it
         if isinstance(written, types.MemberDescriptorType):
             slot = self.note(source, "slot", name)
             self.reach(slot.get(self.live), slot)

@@ -16,11 +16,11 @@ from torch.utils import _pytree as pytree
 from .actions import SUBCLASSES, Action
 from .answers import is_outside
 from .frames import IMPORTS, is_observed
+from .libraries import is_module_of_library
 from .modes import Modes
 from .names import Names
 from .numbers import INSTEAD, TYPE
 from .probes import environment_state, wanted_gradients
-from .snapshot import is_module_of_library
 from .source import Source
 from .values import kind_of, may_write, memory_of
 
@@ -253,9 +253,13 @@ class Instructions(Names):
             if not is_module_of_library(namespace):
                 self._asked_of_who_it_is(name, frame, action.compared)
             found = vars(builtins).get(name)
-            if is_outside(found):
-                self.snapshots.take(namespace, lambda: "globals")
-                self._refuse_outside(found)
+            for asked in (
+                found,
+                *(vars(found).get(*chain[:1]) for chain in action.chains if chain and found is object),
+            ):
+                if is_outside(asked):
+                    self.snapshots.take(namespace, lambda: "globals")
+                    self._refuse_outside(asked)
             if found is type and name not in namespace and not is_module_of_library(namespace):
                 self.snapshots.take_entry(namespace, name)
                 namespace[name] = TYPE
