@@ -65,6 +65,7 @@ _READERS = (
     inspect.getattr_static,
     inspect.getmembers,
     vars(object)["__getattribute__"],
+    vars(object)["__getstate__"],
     vars(type)["__getattribute__"],
     vars(type)["__subclasses__"],
 )

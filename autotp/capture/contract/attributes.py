@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from .frames import between, is_observed, is_read_by_torch
+from .libraries import is_module_of_library
 from .modes import Modes
 from .reach import HOOKS_BY_NAME, Reach
-from .snapshot import is_module_of_library
 from .source import MISSING, Source, own_attributes, static_attribute
 from .values import CONTAINERS
 
@@ -23,6 +23,9 @@ _FINDING = frozenset(
     getattr(nn.Module, name).__code__
     for name in ("__getattr__", "__setattr__", "__delattr__", "__setstate__", "register_buffer", "register_parameter")
 )
+# What gives all that an object holds, to copy and to pickle it; that of all objects asks for `__getstate__`.
+_REDUCES = frozenset({"__reduce__", "__reduce_ex__"})
+_OF_OBJECTS = (vars(object)["__reduce__"], vars(object)["__reduce_ex__"])
 
 
 def _asking(frame: types.FrameType | None) -> types.FrameType | None:
@@ -35,6 +38,10 @@ def _asking(frame: types.FrameType | None) -> types.FrameType | None:
 def _is_read_by_torch(value: Any, reader: types.FrameType | None) -> bool:
     """Returns if torch's own Python reads an object of a model's class for the model."""
     return not issubclass(type(value), (nn.Module, types.ModuleType)) and is_read_by_torch(reader)
+
+
+def _asks_for_state(written: Any) -> bool:
+    return isinstance(written, types.FunctionType) or any(written is each for each in _OF_OBJECTS)
 
 
 class Attributes(Reach):
@@ -132,6 +139,8 @@ class Attributes(Reach):
             self._read_all(value, source)
             return
         written, from_class = self._class_attribute(value, name, source)
+        if name == "__getstate__" or (name in _REDUCES and not _asks_for_state(written)):
+            self._read_all(value, source)  # which C does where nothing observes it
         if isinstance(written, types.MemberDescriptorType):
             slot = self.note(source, "slot", name)
             self.reach(slot.get(self.live), slot)

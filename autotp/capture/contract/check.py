@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from .probes import code_of, is_empty
-from .source import MISSING, Source, content, own_attributes, static_attribute
-from .values import CONTAINERS
+from .source import MISSING, Source, own_attributes, static_attribute
+from .values import CONTAINERS, PLAIN
 from .versions import VERSIONED, check_text, dict_version, entries_of
 
 
@@ -183,6 +183,7 @@ def _type(text: _Text, holder: Any, key: None, value: type) -> None:
 
 
 _HEAP_TYPE = 1 << 9
+_EQUAL = frozenset({*PLAIN} - {float, complex})  # two of one of these classes that are equal are the same
 
 
 def _content(text: _Text, holder: Any, key: None, value: Any) -> None:
@@ -192,10 +193,21 @@ def _content(text: _Text, holder: Any, key: None, value: Any) -> None:
         text.add(f"not {text.name(holder)}")
     elif isinstance(value, int):
         text.add(f"len({text.name(holder)}) == {value}")
-    elif isinstance(holder, dict):
-        text.add(f"tuple({text.name(holder)}) == {text.name(value)}", holder)
     else:
-        text.add(f"{text.name(content)}({text.name(holder)}) == {text.name(value)}")
+        _keys(text, text.name(holder), holder, value)
+
+
+def _keys(text: _Text, held: str, holder: Any, keys: tuple[Any, ...]) -> None:
+    """The keys of a dict, or the items of a set. 1 and True are equal, so are zeros of both signs, and a program tells them
+    apart."""
+    kinds = tuple(map(type, keys))
+    entries = holder if type(holder) is dict else None  # the version of another one says nothing of its order
+    if not _EQUAL.issuperset(kinds):
+        text.name(keys)  # keeps them
+        text.add(f"tuple(map(id, {held})) == {text.name(tuple(map(id, keys)))}", entries)
+        return
+    text.add(f"tuple({held}) == {text.name(keys)}", entries)
+    text.add(f"tuple(map(type, {held})) == {text.name(kinds)}", entries)
 
 
 def _names(text: _Text, holder: Any, key: None, value: tuple[str, ...]) -> None:

@@ -13,7 +13,7 @@ from torch import nn
 from .check import check_of
 from .modes import Modes
 from .source import Source, own_attributes
-from .values import agree
+from .values import agree, are_same_keys, is_same
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +26,8 @@ class Guard:
     def holds(self, now: Any) -> bool:
         """Returns if what is found there now is the same to a program."""
         if self.source.kind in ("content", "names", "order"):
-            return bool(type(now) is type(self.expected) and now == self.expected)
+            is_keys = type(now) is tuple and type(self.expected) is tuple
+            return are_same_keys(self.expected, now) if is_keys else is_same(self.expected, now)
         if self.source.kind == "probe" and isinstance(self.expected, (tuple, dict)):
             return bool(now == self.expected)
         return agree(self.expected, now)

@@ -17,12 +17,12 @@ from .actions import ABOUT, SUBCLASSES, Action
 from .answers import is_outside
 from .frames import IMPORTS, is_observed
 from .laying import asked, asks_for_order
+from .libraries import is_module_of_library
 from .modes import Modes
 from .names import Names
 from .numbers import INSTEAD, STANDS_FOR, TYPE
 from .of_tensors import LEAVES, MEMORY, NUMBERS, OF_PYTHON, OF_THE_TENSOR, TEXTS
 from .probes import environment_state, wanted_gradients
-from .snapshot import is_module_of_library
 from .source import MISSING, Source, held_at
 from .values import kind_of, may_write, memory_of
 
@@ -252,9 +252,13 @@ class Instructions(Names):
                     self._asked_about(frame, action)
                 self._asked_of_who_it_is(name, frame, action.compared)
             found = vars(builtins).get(name)
-            if is_outside(found):
-                self.snapshots.take(namespace, lambda: "globals")
-                self._refuse_outside(found)
+            for named in (
+                found,
+                *(vars(found).get(*chain[:1]) for chain in action.chains if chain and found is object),
+            ):
+                if is_outside(named):
+                    self.snapshots.take(namespace, lambda: "globals")
+                    self._refuse_outside(named)
             if found is type and name not in namespace and not is_module_of_library(namespace):
                 self.snapshots.take_entry(namespace, name)
                 namespace[name] = TYPE

@@ -12,6 +12,7 @@ from typing import Any
 from .actions import SUBCLASSES, Action
 from .answers import PLAIN, attribute
 from .attributes import Attributes
+from .libraries import is_of_library
 from .probes import can_be_found, has_plain_subclasses, subclasses
 from .snapshot import untraced
 from .source import MISSING, Source, static_attribute
@@ -95,6 +96,8 @@ class Names(Attributes):
                 if name == SUBCLASSES:
                     return  # noted as they are asked for
                 held, (found, _) = source, static_attribute(value, name)
+                if isinstance(found, types.MemberDescriptorType) and not is_of_library(value):
+                    self.refuse(f"it takes {name} of {source} itself, and nothing tells of which object it reads that")
                 source = self.note(held, "class", name)
                 if found is MISSING:  # a class is an object of its own class
                     source = self.note(self.note(held, "type"), "class", name)

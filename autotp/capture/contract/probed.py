@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import types
 from collections.abc import Callable
 from typing import Any
 
-import numpy
 import torch
 from torch import nn
 
@@ -15,9 +15,9 @@ from .memo import cache_state, kept
 from .modes import Modes
 from .notes import Notes
 from .numbers import REPLACED
-from .probes import variable_state
+from .probes import getter_names, given_to_getter, variable_state
 from .source import Source
-from .values import BUFFERS, kind_of
+from .values import ARRAYS, kind_of
 
 _HELD = frozenset({"global", "cell", "attribute", "class"})  # how variables and attributes are found
 
@@ -29,6 +29,7 @@ class Probed(Notes):
         super().__init__(twin, live, varying, modes)
         self.variables: list[tuple[Any, Any, Source]] = []  # of the context, and what they were set to
         self.keeping: set[types.CodeType] = set()  # of functions whose results are kept
+        self.placed: set[Source] = set()  # where what is told apart by `is`, or by nothing, was found
 
     def reach(self, value: Any, source: Source) -> None:
         """What was read is held by the traced code from now on."""
@@ -55,11 +56,24 @@ class Probed(Notes):
         self.variables.append((value, variable_state(value), source))
         self._reach_probed(value, source, variable_state)
 
+    def _refuse_reading(self, value: Any, source: Source) -> None:
+        """Of a value that nothing can look into. The code goes on only where writes can be put back."""
+        if isinstance(value, threading.local):
+            self.snapshots.take(value, source.__str__)
+        moving = not isinstance(value, threading.local)
+        if moving:
+            del self.known[id(value)]  # whoever reads it next is refused as well
+            self.placed.discard(source)
+        self.refuse(f"it reads {source}, and nothing can tell what a {type(value).__qualname__} gives", moving)
+
     def _reach_getter(self, value: Any, source: Source) -> None:
-        self.note(source, "probe", repr)  # with all that it was made with
+        self.note(source, "probe", getter_names)
+        for name in getter_names(value)[1]:
+            inside = self.note(source, "inside", given_to_getter(name))
+            self.reach(given_to_getter(name)(value), inside)
 
     def _reach_probed(self, value: Any, source: Source, probe: Callable[[Any], Any]) -> None:
-        if isinstance(value, (numpy.ndarray, *BUFFERS)):
+        if isinstance(value, ARRAYS):
             self.note(source, "probe", probe)
             self.snapshots.take(value, source.__str__)
         else:

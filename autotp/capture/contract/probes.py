@@ -88,6 +88,34 @@ def code_of(kind: type) -> dict[str, Any]:
     }
 
 
+def getter_names(value: Any) -> tuple[type, tuple[int | str, ...]]:
+    """The class of a getter of `operator`, and under which places and names it was given something."""
+    return type(value), tuple(_given(value))
+
+
+@functools.cache
+def given_to_getter(name: int | str) -> Callable[[Any], Any]:
+    """What a getter was given at a place, or under a name."""
+
+    def given(value: Any) -> Any:
+        return _given(value).get(name, MISSING)
+
+    return given
+
+
+def _given(value: Any) -> dict[int | str, Any]:
+    maker, given = value.__reduce__()
+    found: dict[int | str, Any] = dict(enumerate(given))
+    if isinstance(maker, functools.partial):  # one that calls a method is made of its name and what it is given by name
+        found.update({"name": maker.args[0], **maker.keywords})
+    return found
+
+
+def most_items(value: Any) -> tuple[int | None]:
+    """How many items a deque can have."""
+    return (value.maxlen,)
+
+
 def builtin_self(value: Any) -> Any:
     """The object that a method written in C belongs to."""
     return value.__self__

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import datetime
-import threading
 import types
 from collections.abc import Callable, Iterable
 from enum import Enum
@@ -13,12 +12,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from .libraries import has_more, is_module_of_library, is_of_library
 from .modes import Modes
 from .probed import Probed
-from .probes import PROBES, code_of
-from .snapshot import is_module_of_library, is_of_library
-from .source import HOOKS, Source, own_attributes
-from .values import CONTAINERS, MOST_ITEMS, PLAIN, is_key, is_value_of_torch, kind_of, memory_of
+from .probes import PROBES, code_of, most_items
+from .source import HOOKS, Source, own_attributes, slots_of
+from .values import CONTAINERS, MOST_ITEMS, is_key, is_value_of_torch, kind_of, memory_of
 from .watch import Watch
 
 # What torch looks at for hooks, and the hooks that it is about.
@@ -32,6 +31,8 @@ _DESCRIBED = (property, types.GetSetDescriptorType, types.MemberDescriptorType, 
 # What Python itself keeps in classes.
 _OF_CLASSES = frozenset({"__module__", "__qualname__", "__dict__", "__weakref__", "__doc__", "__slots__", "_abc_impl"})
 _IMMUTABLE = (tuple, frozenset)
+# What finds an attribute's value: of a class that a model's code made it may go by more.
+_OF_PYTHON = (property, classmethod, staticmethod)
 # Constants that may hold objects.
 _HOLDING: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (slice, ("start", "stop", "step")),
@@ -51,7 +52,6 @@ class Reach(Probed):
         self.functions: dict[types.CodeType, list[tuple[Any, Source]]] = {}
         self.having_names: list[Source] = []  # functions
         self.classes: set[type] = set()
-        self.placed: set[Source] = set()  # where what is told apart by `is`, or by nothing, was found
         self.named: set[str] = set()  # in code that has run
         self.waiting: dict[str, list[tuple[Any, Source]]] = {}  # what classes have under names that no code has named
         self.watch = Watch()
@@ -99,23 +99,13 @@ class Reach(Probed):
         """What is compared as it is may still be asked for more."""
         if isinstance(value, type):
             self._reach_class(value, source)
-        elif isinstance(value, Enum) or _has_more(value):
+        elif isinstance(value, Enum) or has_more(value):
             self._reach_member(value, source)
         elif isinstance(value, types.ModuleType):
             self._watch_module(value, source, is_meant=True)
         for kinds, names in _HOLDING:
             if isinstance(value, kinds):
                 self._reach_slots(value, source, names)
-
-    def _refuse_reading(self, value: Any, source: Source) -> None:
-        """Of a value that nothing can look into. The code goes on only where writes can be put back."""
-        if isinstance(value, threading.local):
-            self.snapshots.take(value, source.__str__)
-        moving = not isinstance(value, threading.local)
-        if moving:
-            del self.known[id(value)]  # whoever reads it next is refused as well
-            self.placed.discard(source)
-        self.refuse(f"it reads {source}, and nothing can tell what a {type(value).__qualname__} gives", moving)
 
     def _reach_part(self, value: nn.Module, source: Source) -> None:
         """A module of the unit: that it is this one of them is guarded."""
@@ -143,8 +133,8 @@ class Reach(Probed):
             if not is_library or name == "__wrapped__":  # what a library's decorator runs unobserved
                 self.reach(item, self.note(source, "attribute", name))
 
-    def _reach_member(self, member: Enum, source: Source) -> None:
-        """A member of an enumeration, or a number of a class of its own, is a constant, but may have attributes and methods."""
+    def _reach_member(self, member: Any, source: Source) -> None:
+        """A member of an enumeration, a number or a property of a class of its own may have attributes and methods."""
         if source in self.placed:
             return
         self.placed.add(source)
@@ -193,6 +183,8 @@ class Reach(Probed):
 
     def _reach_code(self, written: Any, source: Source) -> None:
         """What a class has under a name: code that will run, or a value."""
+        if isinstance(written, _OF_PYTHON) and type(written) not in _OF_PYTHON:
+            self._reach_member(written, source)
         if isinstance(written, (classmethod, staticmethod)):
             self.reach(written.__func__, self.step(source, "slot", "__func__"))
         elif isinstance(written, property):
@@ -232,6 +224,8 @@ class Reach(Probed):
         self.snapshots.take(value, source.__str__)
         if isinstance(value, collections.defaultdict):
             self._reach_slots(value, source, ("default_factory",))
+        if isinstance(value, collections.deque):
+            self.note(source, "probe", most_items)
         items = dict.items(value) if isinstance(value, dict) else () if is_set else enumerate(value)
         for key, item in list(items):
             if id(item) in self.twins:
@@ -250,13 +244,17 @@ class Reach(Probed):
         self._reach_class(type(value), self.step(source, "type"))
         if isinstance(value, BaseException):
             self._reach_slots(value, source, ("args", "__cause__", "__context__"))
-        if is_value_of_torch(type(value)) or not self.watch.add_class(type(value)):
+        is_read = is_value_of_torch(type(value)) or isinstance(value, types.SimpleNamespace)  # by C, too
+        if is_read or not self.watch.add_class(type(value)):
             self._read_all(value, source)
 
     def _read_all(self, value: Any, source: Source) -> None:
         """Note every attribute of an object, as nothing tells which of them is read."""
         self.snapshots.take(value, source.__str__)
         self.note(source, "names")
+        for name in slots_of(type(value)):
+            slot = self.note(source, "slot", name)
+            self.reach(slot.get(self.live), slot)
         for name, item in list(own_attributes(value).items()):
             if isinstance(value, nn.Module) and name in HOOKS_BY_NAME:
                 self._note_hooks(source, HOOKS_BY_NAME[name])
@@ -269,8 +267,3 @@ class Reach(Probed):
         if found and name.startswith("_backward"):
             self.refuse(f"there is a backward hook on {source}")
         self._reach_container(found, hooks)
-
-
-def _has_more(value: Any) -> bool:
-    """Returns if a number or a word is of a class that a model's code made, and so may have attributes."""
-    return isinstance(value, PLAIN) and type(value) not in PLAIN and not is_of_library(type(value))

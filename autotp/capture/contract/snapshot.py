@@ -6,9 +6,8 @@ import copy
 import gc
 import pickle
 import random
-import sys
 import types
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .answers import holder, is_held
+from .libraries import is_of_library
 from .memo import Memo, note
 from .source import MISSING, own_attributes
 from .states import difference, give, put, state_of, written
@@ -153,7 +153,7 @@ class Snapshots:
     def _restore_classes(self) -> Iterator[str]:
         for kind, (before, name) in self.classes.items():
             now = vars(kind)
-            for key in [key for key in {**before, **now} if key != _ACCESS and before.get(key) is not now.get(key)]:
+            for key in [k for k in {**before, **now} if k not in _UNSAID and before.get(k) is not now.get(k)]:
                 yield f"{key} of the class of {name()}"
                 if key in before:
                     setattr(kind, key, before[key])
@@ -209,20 +209,8 @@ def _is_of_trace(value: Any, stand_ins: Container[int], depth: int = 4) -> bool:
 
 
 _HEAP_TYPE = 1 << 9
-_ACCESS = "__getattribute__"  # which is another one while a trace observes
-
-
-_LIBRARIES = frozenset({"torch", "builtins", "numpy", *sys.stdlib_module_names})
-
-
-def is_of_library(kind: type) -> bool:
-    """Returns if a class is torch's, numpy's or Python's own."""
-    return kind.__module__.partition(".")[0] in _LIBRARIES
-
-
-def is_module_of_library(namespace: Mapping[str, Any]) -> bool:
-    """Returns if a Python module is, by what it holds."""
-    return str(namespace.get("__name__")).partition(".")[0] in _LIBRARIES
+# What Python itself puts into a class where a copy is made, and what is another one while a trace observes.
+_UNSAID = frozenset({"__slotnames__", "__getattribute__"})
 
 
 def _drawn(generator: Any) -> Any:

@@ -10,7 +10,7 @@ import builtins
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from types import FrameType, FunctionType
+from types import FrameType, FunctionType, MemberDescriptorType
 from typing import Any
 
 from torch import nn
@@ -86,13 +86,21 @@ def own_attributes(value: Any) -> dict[str, Any]:
     return found
 
 
+def slots_of(kind: type) -> list[str]:
+    """The names of the slots that objects of a class have: a private one is kept under another name than was written."""
+    return [
+        name
+        for each in kind.__mro__
+        if "__slots__" in vars(each)
+        for name, held in vars(each).items()
+        if isinstance(held, MemberDescriptorType) and held.__objclass__ is each
+    ]
+
+
 def content(value: Any, key: Any = None) -> Any:
-    """What tells a container from another one besides its items: the length, the keys, or all of a set."""
-    if isinstance(value, dict):
-        return tuple(value)
-    if isinstance(value, (set, frozenset)):
-        return frozenset(value)
-    return len(value)
+    """What tells a container from another one besides its items: the length, or the keys of a dict and all of a set, in their
+    order."""
+    return tuple(value) if isinstance(value, (dict, set, frozenset)) else len(value)
 
 
 def _item(holder: Any, key: Any) -> Any:

@@ -12,16 +12,15 @@ from typing import Any
 import numpy
 from torch import nn
 
-from .source import MISSING, own_attributes
-from .values import BUFFERS, NAMES
+from .probes import array_state
+from .source import MISSING, own_attributes, slots_of
+from .values import ARRAYS, BUFFERS, NAMES, are_same_keys
 
 
 def state_of(value: Any) -> dict[str, Any]:
     state: dict[str, Any] = {}
-    if isinstance(value, numpy.ndarray):
-        state["array"] = value.copy()
-    elif isinstance(value, BUFFERS):
-        state["array"] = memoryview(value).tobytes()
+    if isinstance(value, ARRAYS):
+        state["array"] = memoryview(value).tobytes() if isinstance(value, BUFFERS) else value.copy()
     elif isinstance(value, dict):  # a class of its own may make entries where they are asked for
         ordered = isinstance(value, collections.OrderedDict)
         state["items"] = dict((collections.OrderedDict if ordered else dict).items(value))
@@ -42,7 +41,7 @@ def state_of(value: Any) -> dict[str, Any]:
 
 
 def _slots(value: Any) -> dict[str, Any]:
-    names = [name for kind in type(value).__mro__ for name in _names(vars(kind).get("__slots__", ()))]
+    names = slots_of(type(value))
     if isinstance(value, types.FunctionType):
         names = ["__defaults__", "__kwdefaults__", "__code__", *NAMES]
     if isinstance(value, BaseException):
@@ -56,16 +55,11 @@ def _slots(value: Any) -> dict[str, Any]:
     return found
 
 
-def _names(slots: Any) -> list[str]:
-    names = [slots] if isinstance(slots, str) else list(slots)
-    return [name for name in names if name not in ("__dict__", "__weakref__") and not name.startswith("__")]
-
-
 def difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
     """What was written, behind the name of what it was written to."""
     if "array" in before:
         old, new = before["array"], now["array"]
-        if not (old == new if isinstance(old, bytes) else numpy.array_equal(old, new, equal_nan=True)):
+        if not (old == new if isinstance(old, bytes) else array_state(old) == array_state(new)):
             return ""
     for part in (before.keys() | now.keys()) - {"array"}:
         old, new = before.get(part, {}), now.get(part, {})
@@ -73,7 +67,7 @@ def difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
             changed = written(old, new)
             if changed:
                 return f"[{changed[0]!r}]" if part == "items" else f".{changed[0]}"
-            if part == "items" and list(old) != list(new):
+            if part == "items" and not are_same_keys(tuple(old), tuple(new)):
                 return ""
         elif list(map(id, old)) != list(map(id, new)):
             return ""
@@ -101,7 +95,12 @@ def put(entries: dict[Any, Any], key: Any, old: Any) -> None:
 
 
 def _fill(value: Any, numbers: Any) -> None:
-    if isinstance(value, numpy.ndarray):
+    if isinstance(value, numpy.void):
+        for name in value.dtype.names or ():
+            value[name] = numbers[name]
+    elif isinstance(value, numpy.ndarray):
+        if value.shape != numbers.shape:
+            value.shape = numbers.shape
         value[...] = numbers
     elif isinstance(value, (bytearray, array.array)):
         del value[:]

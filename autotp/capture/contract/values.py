@@ -48,6 +48,7 @@ BUFFERS: Any = (
     memoryview,
     ctypes.c_int.__mro__[2],
 )  # the last one is the class of all of C's own values
+ARRAYS = (numpy.ndarray, numpy.void, *BUFFERS)  # the second one is a record of a numpy array, which can be written to
 CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 MOST_ITEMS = 4096
 _CACHE = type(functools.lru_cache(lambda: None))
@@ -78,7 +79,7 @@ def kind_of(value: Any) -> str:
     """The kind of a value: "unobservable" if nothing can tell what is read from it, "moving" if reading changes it, too."""
     for classes, kind in _KINDS:
         if isinstance(value, classes):
-            return kind
+            return kind if kind != "array" or _is_plain_memory(value) else "unobservable"
     if isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
         return "identity" if isinstance(value.__self__, _NO_OBJECT) or _is_of_pybind(type(value.__self__)) else "bound"
     if isinstance(value, _BY_IDENTITY) or type(value) is object or is_of_torch(type(value)):
@@ -88,6 +89,23 @@ def kind_of(value: Any) -> str:
     if _has_plain_state(type(value)):
         return "object"
     return "constant" if _is_compared_by_value(type(value)) else "unobservable"
+
+
+def _is_plain_memory(value: Any) -> bool:
+    """Returns if numbers lie in memory itself, and not where they are."""
+    if isinstance(value, (numpy.ndarray, numpy.void)):
+        return not value.dtype.hasobject
+    return not isinstance(value, BUFFERS[-1]) or _is_plain_in_c(type(value))
+
+
+def _is_plain_in_c(kind: Any) -> bool:
+    """Returns if values of a class of C's hold no pointers."""
+    if issubclass(kind, ctypes.Array):
+        return _is_plain_in_c(kind._type_)
+    if issubclass(kind, (ctypes.Structure, ctypes.Union)):
+        fields = (field for each in kind.__mro__ for field in vars(each).get("_fields_", ()))
+        return all(_is_plain_in_c(field[1]) for field in fields)
+    return getattr(kind, "_type_", "P") in tuple("?cbBhHiIlLqQfdgu")
 
 
 _NO_OBJECT = (type, types.ModuleType, type(None))
@@ -101,6 +119,7 @@ def _is_of_pybind(kind: type) -> bool:
 _KINDS: tuple[tuple[Any, str], ...] = (
     (torch.Tensor, "tensor"),
     (nn.Module, "module"),
+    (ARRAYS, "array"),
     ((*PLAIN, *_FIXED, Enum, Missing), "constant"),
     (types.FunctionType, "function"),
     (types.MethodType, "method"),
@@ -113,7 +132,6 @@ _KINDS: tuple[tuple[Any, str], ...] = (
     (CONTAINERS, "container"),
     (functools.partial, "partial"),
     (GETTERS, "getter"),
-    ((numpy.ndarray, *BUFFERS), "array"),
     (weakref.ReferenceType, "reference"),
 )
 
@@ -233,6 +251,17 @@ def is_same(one: Any, other: Any) -> bool:
         return repr(one) == repr(other)  # tells zeros of both signs apart
     is_exact = isinstance(one, Enum) or type(one) in _EXACT
     return bool(one == other) and (is_exact or repr(one) == repr(other))  # Decimal("1") and Decimal("1.00")
+
+
+def are_same_keys(some: Any, others: Any) -> bool:
+    """Returns if the keys of a dict, or the items of a set, are the same to a program as others, and in the same order."""
+    return len(some) == len(others) and all(map(_is_same_key, some, others))
+
+
+def _is_same_key(one: Any, other: Any) -> bool:
+    if isinstance(one, (tuple, frozenset)) and one is not other:
+        return type(one) is type(other) and are_same_keys(tuple(one), tuple(other))
+    return agree(one, other)
 
 
 def memory_of(tensor: torch.Tensor) -> int:
