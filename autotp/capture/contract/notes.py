@@ -28,6 +28,7 @@ class Notes:
         self.aliases: list[tuple[Source, Source]] = []
         self.problem: str | None = None
         self.lenient = False
+        self.acting: dict[str, Any] = {}  # the globals of the code that runs
         self.snapshots = Snapshots()
         self.root = Source(None, "unit")
         self.twins: dict[int, nn.Module] = {}
@@ -78,6 +79,10 @@ class Notes:
         self.problem = self.problem or reason
         if moving or not self.lenient:
             raise TraceError(self.problem)
+
+    def forbid(self, reason: str) -> None:
+        """As `refuse`, where an error would come amid what Python does by itself."""
+        self.problem = self.problem or reason
 
     def fixed(self, value: Any) -> Source:
         """The source of an object that is the same for all units."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import types
 from collections.abc import Callable
@@ -15,8 +16,10 @@ from .memo import cache_state, kept
 from .modes import Modes
 from .notes import Notes
 from .probes import getter_names, given_to_getter, variable_state
-from .source import Source
+from .source import Source, own_attributes
 from .values import ARRAYS, kind_of
+
+_OF_LOGGERS = vars(logging.Logger("a logger")).keys() | {"manager", "root"}
 
 
 class Probed(Notes):
@@ -63,6 +66,12 @@ class Probed(Notes):
             del self.known[id(value)]  # whoever reads it next is refused as well
             self.placed.discard(source)
         self.refuse(f"it reads {source}, and nothing can tell what a {type(value).__qualname__} gives", moving)
+
+    def _reach_logger(self, value: Any, source: Source) -> None:
+        """What a model's code keeps as attributes of a logger, beside what loggers have."""
+        self.note(source, "names")
+        for name in own_attributes(value).keys() - _OF_LOGGERS:
+            self.reach(own_attributes(value)[name], self.note(source, "attribute", name))
 
     def _reach_getter(self, value: Any, source: Source) -> None:
         self.note(source, "probe", getter_names)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import datetime
+import logging
 import types
 from collections.abc import Callable, Iterable
 from enum import Enum
@@ -13,7 +14,7 @@ import torch
 from torch import nn
 
 from ..clone import copied_in
-from .answers import holder, is_outside, question
+from .answers import holder, is_about_callers, is_outside, question
 from .libraries import has_more, is_module_of_library, is_of_library
 from .modes import Modes
 from .probed import Probed
@@ -126,13 +127,15 @@ class Reach(Probed):
 
     def _ask(self, value: Any, source: Source) -> None:
         """What a library says from state of its own."""
-        if is_outside(value):
+        if is_outside(value) or (is_about_callers(value) and not is_module_of_library(self.acting)):
             self._refuse_outside(value)
         ask = question(value)
         if ask is not None:
             self.note(source, "probe", ask)
         if ask is holder:
             self.snapshots.take_lock(value, source.__str__)
+        if isinstance(value, logging.Logger):
+            self._reach_logger(value, source)
 
     def _reach_tensor(self, value: torch.Tensor, source: Source) -> None:
         if isinstance(value, nn.Parameter):
