@@ -4,6 +4,7 @@ system. Nothing tells what their code reads, so their answers are asked for agai
 from __future__ import annotations
 
 import _abc  # type: ignore[import-not-found]
+import _contextvars
 import abc
 import datetime
 import decimal
@@ -59,7 +60,16 @@ _OF_SYSTEM = (
     sys._current_frames,
     sys.gettrace,
     sys.getprofile,
+    sys.setrecursionlimit,
+    _contextvars.copy_context,  # which has all variables in it
 )
+# Written in C, with state of their own that nothing shows.
+_STATEFUL = frozenset(
+    {"posix", "nt", "gc", "time", "_csv", "_asyncio", "_locale", "atexit", "_signal", "_pickle", "marshal"}
+)
+# What they say is about who calls: libraries ask them to put errors in their order.
+_OF_CALLERS = (sys.exc_info, *([sys.exception] if hasattr(sys, "exception") else []))
+_SET_WARNINGS = (warnings.filterwarnings, warnings.simplefilter, warnings.resetwarnings)
 # What reads attributes, or finds classes, where nothing observes it.
 _READERS = (
     inspect.getattr_static,
@@ -85,9 +95,12 @@ def is_outside(value: Any) -> bool:
         return False
     if value.__module__ == "_thread":
         return bool(_OF_THREAD.match(value.__name__))
-    return value in (*_OF_SYSTEM, *_CONTEXTS) or (
-        value.__module__ in ("posix", "nt", "gc", "time", "_pickle", "marshal") and value not in _PURE
-    )
+    return value in (*_OF_SYSTEM, *_CONTEXTS) or (value.__module__ in _STATEFUL and value not in _PURE)
+
+
+def is_about_callers(value: Any) -> bool:
+    """Returns if a function says which error is being handled, whoever has met it."""
+    return any(value is each for each in _OF_CALLERS)
 
 
 def is_for_good(function: Any) -> bool:
@@ -110,7 +123,7 @@ def question(value: Any) -> Callable[[Any], Any] | None:
         return numpy_errors
     if isinstance(value, _LOCKS):
         return holder
-    if value is warnings.warn or value is warnings.warn_explicit:
+    if any(value is each for each in (warnings.warn, warnings.warn_explicit, *_SET_WARNINGS)):
         return warning_filters
     if value is torch.get_autocast_dtype:
         return autocast_dtypes

@@ -40,7 +40,7 @@ _OF_THE_MODEL = {
     "MATCH_CLASS": "it matches something by its class, and what stands for a value in a trace has another",
     "IS_OP": "it asks whether what it is given is something of its own, and a program is not told which it is",
 }
-_INSIDE = frozenset({"__closure__", "__defaults__", "__kwdefaults__", "__getattribute__"})
+_INSIDE = frozenset({"__closure__", "__defaults__", "__kwdefaults__", "__getattribute__", "__context__"})
 _ASKING = frozenset({"getattr", "hasattr", "attrgetter"})  # by words, which code has as constants
 _OF_TENSORS = (torch.overrides.__file__, torch._tensor.__file__)
 
@@ -83,6 +83,8 @@ class Instructions(Names):
             self.refuse(f"it asks for {min(inside)} of something, and nothing tells what that gives", moving=True)
         if not is_library and code.co_argcount:
             self._meet(frame.f_locals.get(code.co_varnames[0]))
+            if code.co_name == "__del__":
+                self.forbid("it lets go of an object that does something as it goes, and a program makes none")
         functions = self.functions.get(code, ())
         captured = [name for name in code.co_freevars if name != "__class__"]
         if captured and not functions and code not in self.own_code:
@@ -105,9 +107,13 @@ class Instructions(Names):
         with its handlers: should it be read later on, it counts as it is now."""
         if id(value) in self.known or id(value) in self.met or id(value) in self.twins or kind_of(value) != "object":
             return
-        self.met[id(value)] = value
         # Nothing is collected while a trace runs, so what it has made itself is still young.
-        if not any(each is value for each in gc.get_objects(generation=0)):
+        is_new = any(each is value for each in gc.get_objects(generation=0))
+        if is_new and hasattr(type(value), "__del__"):  # which is not kept: it is to go where the code lets go of it
+            self.forbid(f"it makes a {type(value).__qualname__}, which does something as it goes")
+            return
+        self.met[id(value)] = value
+        if not is_new:
             self.snapshots.foresee(value)
 
     def ask(self, frame: types.FrameType) -> None:
@@ -134,6 +140,7 @@ class Instructions(Names):
 
     def act(self, frame: types.FrameType, action: Action) -> None:
         """An instruction reads a global, or writes what outlives the call."""
+        self.acting = frame.f_globals
         if action.operation == "IMPORT_NAME":
             self.import_module(frame, action)
             return

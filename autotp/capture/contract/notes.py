@@ -30,6 +30,7 @@ class Notes:
         self.aliases: list[tuple[Source, Source]] = []
         self.problem: str | None = None
         self.lenient = False
+        self.acting: dict[str, Any] = {}  # the globals of the code that runs
         self.snapshots = Snapshots()
         self.root = Source(None, "unit")
         self.twins: dict[int, nn.Module] = {}
@@ -80,6 +81,10 @@ class Notes:
         self.problem = self.problem or reason
         if moving or not self.lenient:
             raise TraceError(self.problem)
+
+    def forbid(self, reason: str) -> None:
+        """As `refuse`, where an error would come amid what Python does by itself."""
+        self.problem = self.problem or reason
 
     def refuse_part(self, value: nn.Module) -> None:
         """Of a module of the unit that the traced code has in its hands in place of the twin's."""

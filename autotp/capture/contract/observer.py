@@ -14,6 +14,7 @@ import gc
 import itertools
 import random
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
@@ -94,6 +95,8 @@ class Observer(Instructions):
             for part, source in list(self.known.values()):
                 if not self.watch.add_class(type(part)):
                     self._read_all(self.parts[id(part)][0], source)
+            self.snapshots.take_names(vars(warnings), ["filters"], lambda: "warnings")
+            self.snapshots.take(warnings.filters, lambda: "the filters of warnings")
             self.watch.begin(self)
             compiling = torch._dynamo.config.patch(error_on_nested_fx_trace=False)
             with (
@@ -109,6 +112,10 @@ class Observer(Instructions):
             if collecting:
                 gc.enable()
             written = self.snapshots.restore(self.parts)
+            if any(change.value is warnings.filters for change in self.snapshots.changed):
+                getattr(
+                    warnings, "_filters_mutated", lambda: None
+                )()  # else Python goes by what it found with the others
         if lenient:
             return
         self.refuse_foreign_holders()

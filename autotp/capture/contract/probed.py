@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import types
 from collections.abc import Callable
@@ -10,16 +11,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from .answers import holder, is_for_good, is_outside, question
+from .answers import holder, is_about_callers, is_for_good, is_outside, question
+from .libraries import is_module_of_library
 from .memo import cache_state, kept
 from .modes import Modes
 from .notes import Notes
 from .numbers import REPLACED
 from .probes import getter_names, given_to_getter, variable_state
-from .source import Source
+from .source import Source, own_attributes
 from .values import ARRAYS, kind_of
 
 _HELD = frozenset({"global", "cell", "attribute", "class"})  # how variables and attributes are found
+_OF_LOGGERS = vars(logging.Logger("a logger")).keys() | {"manager", "root"}
 
 
 class Probed(Notes):
@@ -66,6 +69,12 @@ class Probed(Notes):
             self.placed.discard(source)
         self.refuse(f"it reads {source}, and nothing can tell what a {type(value).__qualname__} gives", moving)
 
+    def _reach_logger(self, value: Any, source: Source) -> None:
+        """What a model's code keeps as attributes of a logger, beside what loggers have."""
+        self.note(source, "names")
+        for name in own_attributes(value).keys() - _OF_LOGGERS:
+            self.reach(own_attributes(value)[name], self.note(source, "attribute", name))
+
     def _reach_getter(self, value: Any, source: Source) -> None:
         self.note(source, "probe", getter_names)
         for name in getter_names(value)[1]:
@@ -94,7 +103,7 @@ class Probed(Notes):
 
     def _ask(self, value: Any, source: Source) -> None:
         """What a library says from state of its own."""
-        if is_outside(value):
+        if is_outside(value) or (is_about_callers(value) and not is_module_of_library(self.acting)):
             self._refuse_outside(value)
         is_held = source.kind in _HELD or (source.parent is not None and source.parent.kind == "slot")  # a default
         if any(value is each for each in REPLACED) or (value is type and is_held):
@@ -104,6 +113,8 @@ class Probed(Notes):
             self.note(source, "probe", ask)
         if ask is holder:
             self.snapshots.take_lock(value, source.__str__)
+        if isinstance(value, logging.Logger):
+            self._reach_logger(value, source)
 
     def _refuse_outside(self, function: Any) -> None:
         """Of a function that asks or tells somebody else."""

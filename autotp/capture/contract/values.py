@@ -143,12 +143,12 @@ def is_of_torch(kind: type) -> bool:
 
 def is_value_of_torch(kind: type) -> bool:
     """Returns if objects of a class of torch's hold what a user gave them, which its own code reads unobserved."""
-    return kind.__module__.startswith(_VALUES) or kind is logging.LoggerAdapter
+    return kind.__module__.startswith(_VALUES) or kind is logging.LoggerAdapter or issubclass(kind, torch._C.Future)
 
 
 _VALUES = (
     "torch.distributions.",
-    "torch.nn.attention.",
+    "torch.nn.",
     "torch.optim.",
     "torch.quasirandom",
     "torch.amp.grad_scaler",
@@ -172,6 +172,8 @@ def _has_plain_state(kind: type) -> bool:
 def _is_python(kind: type) -> bool:
     if not kind.__flags__ & (1 << 9):  # Py_TPFLAGS_HEAPTYPE: static classes are written in C
         return kind.__module__ in ("abc", "typing", "collections.abc")
+    if kind.__module__ == "pybind11_builtins":  # below all that is written in C++
+        return False
     if any(isinstance(held, _METHODS_OF_C) and held.__objclass__ is kind for held in vars(kind).values()):
         return False  # which may call itself one of a Python module's, as those of `re` do
     loader = getattr(getattr(sys.modules.get(kind.__module__), "__spec__", None), "loader", None)
