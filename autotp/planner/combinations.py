@@ -10,7 +10,6 @@ import heapq
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from ..axes.layout import Cut, Cuts, factors_of, layout_of, parts_of
 from ..axes.term import Axis, Term, axes_of_dims
@@ -20,6 +19,8 @@ from .mesh import refine, spreads
 # With more combinations of equal memory than this only the first count: those that change the fewest of the options that
 # the rules prefer.
 MOST_TIES = 512
+# The elements of a parameter that cannot be held so.
+_NEVER = 1 << 80
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,26 @@ class _Pick:
     cuts: tuple[Mapping[Axis, Cut], ...]
 
 
-Group: TypeAlias = list[_Pick]
+class _Group:
+    """The picks of the chains of one group, in order of the elements that they leave on a rank, made as they are asked for."""
+
+    def __init__(self, picks: Iterator[_Pick]) -> None:
+        self._found, self._rest = list[_Pick](), picks
+
+    def at(self, place: int) -> _Pick | None:
+        """The pick at a place in this order; None behind the last."""
+        while len(self._found) <= place:
+            pick = next(self._rest, None)
+            if pick is None:
+                return None
+            self._found.append(pick)
+        return self._found[place]
+
+    def first(self) -> _Pick:
+        """The pick of the least elements: that of no cut is there at least."""
+        pick = self.at(0)
+        assert pick is not None
+        return pick
 
 
 def combinations(
@@ -39,7 +59,7 @@ def combinations(
 ) -> Iterator[tuple[int, dict[Axis, Cut]]]:
     """Every combination of options that nests, with the elements of all parameters on a rank, in order of these."""
     shared = _shared(proposals, parameters)
-    groups = [_group(members, own, proposals, ranks) for members, own in shared]
+    groups = [_Group(_picks(members, own, proposals, ranks)) for members, own in shared]
     held = {id(dims) for _, own in shared for dims in own}
     rest = sum(elements_of(dims, {}) for dims in parameters if id(dims) not in held)
     for elements, ties in itertools.groupby(_in_order(groups), key=lambda picks: sum(p.elements for p in picks)):
@@ -79,15 +99,70 @@ def _shared(
     return sorted(groups, key=lambda group: group[0])
 
 
-def _group(members: list[int], own: list[tuple[Term, ...]], proposals: Sequence[Proposal], ranks: int) -> Group:
-    picks = []
-    for options in itertools.product(*(enumerate(_options(proposals[i], ranks)) for i in members)):
-        cuts = tuple(cuts for _, cuts in options)
-        nested = refine(cuts, ranks)
-        if nested is not None and not any(cuts_twice(dims, nested) for dims in own):
-            numbers = tuple((i, number) for i, (number, _) in zip(members, options, strict=True))
-            picks.append(_Pick(sum(elements_of(dims, nested) for dims in own), numbers, cuts))
-    return sorted(picks, key=lambda pick: (pick.elements, pick.numbers))
+def _picks(
+    members: list[int], own: list[tuple[Term, ...]], proposals: Sequence[Proposal], ranks: int
+) -> Iterator[_Pick]:
+    """The picks of a group, in order of their elements, and among equals of the numbers of their options.
+
+    Options are chosen for one chain after the other, always going on from the choice that may leave the fewest elements: each
+    parameter counts with the fewest that its chains can leave of it.
+    """
+    options = [list(_options(proposals[i], ranks)) for i in members]
+    sizes = [_Sizes(dims, [proposals[i].axes for i in members], options, ranks) for dims in own]
+    touching = [[size for size in sizes if place in size.chains] for place in range(len(members))]
+    heap: list[tuple[int, tuple[int, ...]]] = [(sum(size.least(()) for size in sizes), ())]
+    while heap:
+        least, chosen = heapq.heappop(heap)
+        if least >= _NEVER:
+            return
+        if len(chosen) == len(members):
+            cuts = tuple(own[number] for own, number in zip(options, chosen, strict=True))
+            nested = refine(cuts, ranks)
+            if nested is not None and not any(cuts_twice(dims, nested) for dims in own):
+                elements = sum(elements_of(dims, nested) for dims in own)
+                yield _Pick(elements, tuple(zip(members, chosen, strict=True)), cuts)
+            continue
+        changing = touching[len(chosen)]
+        others = least - sum(size.least(chosen) for size in changing)
+        for number in range(len(options[len(chosen)])):
+            more = (*chosen, number)
+            heapq.heappush(heap, (others + sum(size.least(more) for size in changing), more))
+
+
+class _Sizes:
+    """The elements of one parameter on a rank, by the options of the chains that cut it; `_NEVER` for those that do not go
+    together."""
+
+    def __init__(
+        self,
+        dims: tuple[Term, ...],
+        axes: Sequence[Sequence[Axis]],
+        options: Sequence[Sequence[Mapping[Axis, Cut]]],
+        ranks: int,
+    ) -> None:
+        held = set(axes_of_dims(dims))
+        self.chains = [place for place, own in enumerate(axes) if held & set(own)]
+        self.known: dict[tuple[int, ...], int] = {}
+        self.dims, self.options, self.ranks = dims, [options[place] for place in self.chains], ranks
+
+    def least(self, chosen: Sequence[int]) -> int:
+        """The fewest that options can leave, if the first chains of all have these."""
+        own = tuple(chosen[place] for place in self.chains if place < len(chosen))
+        if own not in self.known:
+            if len(own) == len(self.chains):
+                cuts = refine([given[number] for given, number in zip(self.options, own, strict=True)], self.ranks)
+                possible = cuts is not None and not cuts_twice(self.dims, cuts)
+                self.known[own] = elements_of(self.dims, cuts) if cuts is not None and possible else _NEVER
+            else:
+                more = range(len(self.options[len(own)]))
+                self.known[own] = min(self._least_of((*own, number)) for number in more)
+        return self.known[own]
+
+    def _least_of(self, own: tuple[int, ...]) -> int:
+        if own not in self.known:
+            places = dict(zip(self.chains, own, strict=False))
+            self.least([places.get(place, 0) for place in range(self.chains[len(own) - 1] + 1)])
+        return self.known[own]
 
 
 def cuts_twice(dims: Sequence[Term], cuts: Cuts) -> bool:
@@ -107,17 +182,19 @@ def _options(proposal: Proposal, ranks: int) -> Iterator[dict[Axis, Cut]]:
     yield {}
 
 
-def _in_order(groups: Sequence[Group]) -> Iterator[list[_Pick]]:
+def _in_order(groups: Sequence[_Group]) -> Iterator[list[_Pick]]:
     """One pick of every group, in order of the sum of their elements; each combination comes once."""
     first = tuple(0 for _ in groups)
-    heap = [(sum(group[0].elements for group in groups), first, 0)]
+    heap = [(sum(group.first().elements for group in groups), first, 0)]
     while heap:
         elements, places, last = heapq.heappop(heap)
-        yield [group[place] for group, place in zip(groups, places, strict=True)]
+        picks = [group.at(place) for group, place in zip(groups, places, strict=True)]
+        yield [pick for pick in picks if pick is not None]
         for i in range(last, len(groups)):
-            if places[i] + 1 < len(groups[i]):
-                more = groups[i][places[i] + 1].elements - groups[i][places[i]].elements
-                heapq.heappush(heap, (elements + more, (*places[:i], places[i] + 1, *places[i + 1 :]), i))
+            now, then = picks[i], groups[i].at(places[i] + 1)
+            if now is not None and then is not None:
+                more = elements + then.elements - now.elements
+                heapq.heappush(heap, (more, (*places[:i], places[i] + 1, *places[i + 1 :]), i))
 
 
 def _numbers(picks: Sequence[_Pick]) -> list[tuple[int, int]]:
