@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
+from typing import Any
+
 import torch
+
+# What tensors of one memory share beside it (see `origin.Memory`), by that memory, where autograd hands it on without asking.
+_known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 def holders_of(value: torch.Tensor) -> int:
@@ -23,3 +29,14 @@ def is_same_memory(value: torch.Tensor, other: torch.Tensor) -> bool:
     if not (_has_memory(value) and _has_memory(other)):
         return False
     return value.untyped_storage()._cdata == other.untyped_storage()._cdata
+
+
+def note_memory(value: torch.Tensor, shared: Any) -> None:
+    """Remember what others over the memory of a tensor share, while one of them is there."""
+    if _has_memory(value):
+        _known[value.untyped_storage()._cdata] = shared
+
+
+def known_memory(value: torch.Tensor) -> Any:
+    """What was remembered for the memory of a tensor; None where nothing was."""
+    return _known.get(value.untyped_storage()._cdata) if _known and _has_memory(value) else None
