@@ -92,6 +92,9 @@ def unscale(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     gradients, found, scale = args
     if any(isinstance(gradient, WholeView) for gradient in gradients):
         return on_whole(func, args, kwargs)
+    for gradient in gradients:
+        if isinstance(gradient, IsCut):
+            gradient.zero_padding()  # a derivative at zero may be no number
     with parts_only():
         func(gradients, found, scale)
     for gradient in gradients:
