@@ -116,6 +116,25 @@ def into_several(net: Any) -> Any:
     return [p]
 
 
+def given_back(net: Any) -> Any:
+    p, q = two(net)
+    first, second = p[0], p[1]
+    least, most = torch.aminmax(torch.arange(224.0).view(7, 32), dim=0, out=(first, second))
+    listed = torch._foreach_mul_([first, second], 2.0)
+    found = [least is first, most is second, [each is own for each, own in zip(listed, (first, second), strict=True)]]
+    mixed = torch.aminmax(q, dim=0, out=(first, second))
+    added = first.add_(second)
+    return [*found, mixed[0] is first, mixed[1] is second, added is first, [least, most, *listed, p]]
+
+
+def read_in_turn(net: Any) -> Any:
+    p, q = two(net)
+    torch._foreach_add_([p, q], [q, p[:]])
+    torch._foreach_mul_([q, p], [p, q[0]])
+    torch._foreach_mul_([p, q], [q[0], p])
+    return [p, q]
+
+
 RUNS: list[Callable[[Any], Any]] = [
     old_operand,
     old_operand_of_its_own_gradient,
@@ -125,6 +144,8 @@ RUNS: list[Callable[[Any], Any]] = [
     optimized_with_others,
     of_other_kinds,
     into_several,
+    given_back,
+    read_in_turn,
 ]
 
 

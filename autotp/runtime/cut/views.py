@@ -55,6 +55,9 @@ class WholeView(IsView, torch.Tensor):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "_is_param":
+            trained.pop(
+                id(self), None
+            )  # of what was there before: modules are looked after in the order in which they came
             trained[id(self)] = weakref.ref(self)
         super().__setattr__(name, value)
 
@@ -82,13 +85,15 @@ class WholeView(IsView, torch.Tensor):
             for view in views:
                 view.refresh(what)
         on_one = _on_one_root(views) if len(views) > 1 else {}
-        given = mapped(lambda v: on_one[id(v)][1] if id(v) in on_one else _plainly(v), (tuple(args), dict(kwargs)))
+        lent = [on_one[id(view)][1] if id(view) in on_one else view.plain() for view in views]
+        plain = {id(view): own for view, own in zip(views, lent, strict=True)}
+        given = mapped(lambda v: plain.get(id(v), v), (tuple(args), dict(kwargs)))
         before = writes_of(views)
         result = func(*given[0], **given[1])
         for view, first, then in zip(views, before, writes_of(views), strict=True):
             if then != first or any(view is one for one in written):
                 view.keep(what, on_one[id(view)][0] if id(view) in on_one else None)
-        return mapped(lambda leaf: _given_back(leaf, views, written), result)
+        return mapped(lambda leaf: _given_back(leaf, views, lent), result)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
         """A tensor of its own, and a parameter if this is one."""
@@ -181,20 +186,19 @@ def _version(cut: Any) -> tuple[int, int]:
         return cut.autotp_memory.writes, 0 if cut.is_inference() else cut._version
 
 
-def _given_back(leaf: Any, views: list[WholeView], written: list[Any]) -> Any:
+def _given_back(leaf: Any, views: Sequence[WholeView], lent: Sequence[torch.Tensor]) -> Any:
+    """What a function of views gives: one of them, where it gives what was lent for that, another view, or anything else."""
     if isinstance(leaf, numpy.ndarray):
         leaf.flags.writeable = False
     if type(leaf) is not torch.Tensor:
         return leaf
+    for view, own in zip(views, lent, strict=True):
+        if leaf is own:
+            return view
     for view in views:
         if WholeView.shares_memory(leaf, view.autotp_root):
-            same = any(view is one for one in written)
-            return view if same else WholeView.of(leaf, view.autotp_cut, view.autotp_root)
+            return WholeView.of(leaf, view.autotp_cut, view.autotp_root)
     return leaf
-
-
-def _plainly(value: Any) -> Any:
-    return value.plain() if isinstance(value, WholeView) else value
 
 
 # -- what concerns the view itself, and not what is in its memory --------------------------------------------------------
@@ -205,7 +209,7 @@ def _on_itself(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any
     views = [args[0]]
     with parts_only():
         result = func(*args, **kwargs)
-    return _given_back(result, views, [])
+    return _given_back(result, views, views)
 
 
 def _set_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

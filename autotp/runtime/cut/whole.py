@@ -124,9 +124,10 @@ def _given_back(leaf: Any, sources: Sequence[tuple[IsCut | WholeView, torch.Tens
         leaf.flags.writeable = False  # a copy here, where the dense model's shares its memory
     if type(leaf) is not torch.Tensor:
         return leaf
-    for value, lent, root in sources:
+    for value, lent, _ in sources:
         if leaf is lent:
             return value
+    for value, _, root in sources:
         if WholeView.shares_memory(leaf, root):
             return WholeView.of(leaf, value.autotp_cut if isinstance(value, WholeView) else value.same_memory(), root)
     return leaf
