@@ -135,6 +135,23 @@ def read_in_turn(net: Any) -> Any:
     return [p, q]
 
 
+def written_in_inference_mode(net: Any) -> Any:
+    p, q = two(net)
+    ids, earlier = torch.tensor([3, 5, 20]), q[2:]
+    nn.functional.batch_norm(torch.arange(64.0).view(2, 32), q[0], q[1].abs_(), training=True)
+    nn.functional.embedding(ids, q, max_norm=0.2)
+    with torch.inference_mode():
+        nn.functional.embedding(ids, p, max_norm=0.1)
+        nn.functional.embedding(ids, earlier, max_norm=0.1)
+        nn.functional.embedding(ids, p[25:], max_norm=0.1)
+        made = p * 2
+        nn.functional.embedding(ids, made, max_norm=0.1)
+        nn.functional.embedding(ids, made[7:], max_norm=0.1)
+        mean, var = net.blocks[0].up.bias.data, net.blocks[1].up.bias.data.abs_()
+        nn.functional.batch_norm(torch.arange(100.0).view(2, 50), mean, var, training=True)
+        return [each.clone() for each in (p, q, earlier, made, mean, var)]
+
+
 RUNS: list[Callable[[Any], Any]] = [
     old_operand,
     old_operand_of_its_own_gradient,
@@ -146,6 +163,7 @@ RUNS: list[Callable[[Any], Any]] = [
     into_several,
     given_back,
     read_in_turn,
+    written_in_inference_mode,
 ]
 
 

@@ -40,3 +40,17 @@ def note_memory(value: torch.Tensor, shared: Any) -> None:
 def known_memory(value: torch.Tensor) -> Any:
     """What was remembered for the memory of a tensor; None where nothing was."""
     return _known.get(value.untyped_storage()._cdata) if _known and _has_memory(value) else None
+
+
+def state_of(value: torch.Tensor, counted: bool = True) -> int | torch.Tensor:
+    """What tells later if a tensor was written to: how often it was, or what is in it where torch does not count."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(value):
+        return 0
+    return value.clone() if value.is_inference() or not counted else value._version
+
+
+def is_written(value: torch.Tensor, before: int | torch.Tensor) -> bool:
+    """Returns if a tensor was written to since its state was this; what is in it is alike on all ranks, and so is the answer."""
+    if isinstance(before, torch.Tensor):
+        return not torch.equal(value, before) and not torch.allclose(value, before, rtol=0, atol=0, equal_nan=True)
+    return bool(state_of(value) != before)

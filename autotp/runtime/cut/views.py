@@ -16,7 +16,8 @@ from torch.utils import _pytree as pytree
 from ...errors import UsageError
 from ..groups.ranks import Ranks
 from .differentiate import DIFFERENTIATING
-from .kinds import MEMORY, OF_OBJECT, OF_PART, OF_SIZES, RESHAPING, label, setter, written_by
+from .kinds import MEMORY, OF_OBJECT, OF_PART, OF_SIZES, RESHAPING, counts_writes, label, setter, written_by
+from .memories import is_written, state_of
 from .origin import IsCut, IsView, mapped, parts_only
 
 MSG_STALE = (
@@ -88,10 +89,11 @@ class WholeView(IsView, torch.Tensor):
         lent = [on_one[id(view)][1] if id(view) in on_one else view.plain() for view in views]
         plain = {id(view): own for view, own in zip(views, lent, strict=True)}
         given = mapped(lambda v: plain.get(id(v), v), (tuple(args), dict(kwargs)))
-        before = writes_of(views)
+        before = [state_of(view.autotp_root, counts_writes(func)) for view in views]
         result = func(*given[0], **given[1])
-        for view, first, then in zip(views, before, writes_of(views), strict=True):
-            if then != first or any(view is one for one in written):
+        changed = [is_written(view.autotp_root, state) for view, state in zip(views, before, strict=True)]
+        for view, is_changed in zip(views, changed, strict=True):
+            if is_changed or any(view is one for one in written):
                 view.keep(what, on_one[id(view)][0] if id(view) in on_one else None)
         return mapped(lambda leaf: _given_back(leaf, views, lent), result)
 
@@ -154,11 +156,6 @@ def refresh_trained(ranks: Ranks) -> None:
             del trained[key]
         elif view.autotp_cut.autotp_origin.ranks is ranks:
             view.refresh("a call")
-
-
-def writes_of(views: list[WholeView]) -> list[int]:
-    """How often torch has counted writes into the wholes behind some views."""
-    return [0 if view.autotp_root.is_inference() else view.autotp_root._version for view in views]
 
 
 def _on_one_root(views: Sequence[WholeView]) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
