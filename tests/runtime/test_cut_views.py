@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+
+from autotp.runtime.cut.views import trained
 
 from .test_cut_padding import equal
 from .test_cut_parameters import on_ranks, planned
@@ -173,3 +176,18 @@ def test_views_are_the_dense_models(run: Callable[[Any], Any], tp: int) -> None:
     true = run(copy.deepcopy(planned(tp)[0]))
     for found in on_ranks(tp, lambda net: equal(run(net), true)):
         assert found
+
+
+def _order_of_trained(net: Any) -> bool:
+    p, _ = two(net)
+    last, gone = p[2:4], torch.ones(1)
+    trained.clear()
+    trained[id(last)] = weakref.ref(gone)  # what had this identity before
+    del gone
+    kept = nn.Parameter(p[:2])
+    last._is_param = True
+    return list(trained)[-2:] == [id(kept), id(last)]
+
+
+def test_views_that_are_parameters_are_looked_after_in_the_order_in_which_they_came() -> None:
+    assert all(on_ranks(2, _order_of_trained))
