@@ -56,9 +56,7 @@ class WholeView(IsView, torch.Tensor):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "_is_param":
-            trained.pop(
-                id(self), None
-            )  # of what was there before: modules are looked after in the order in which they came
+            trained.pop(id(self), None)  # what was there before had another place, which ranks need not agree on
             trained[id(self)] = weakref.ref(self)
         super().__setattr__(name, value)
 
