@@ -136,9 +136,39 @@ def by_transforms(net: Any) -> Any:
     return found
 
 
+def over_its_memory(net: Any) -> Any:
+    """A tensor that a hook keeps has the memory of the parameter's gradient, unless it has the hook's own as its base."""
+    found: dict[int, Any] = {}
+    ways: list[Callable[[Any], Any]] = [torch.detach, lambda g: g[0], lambda g: g.detach()[0], lambda g: g.view(-1)]
+    for i, parameter in enumerate(net.parameters()):
+        parameter.register_hook(lambda gradient, i=i: found.__setitem__(i, ways[i % 4](gradient)))
+    loss(net).backward()
+    torch.nn.utils.clip_grad_norm_(net.parameters(), 1e-3)
+    kept = [found[i] for i in sorted(found)]
+    clipped = [each.clone() for each in kept]
+    loss(net).backward()
+    for parameter in net.parameters():
+        parameter.grad.data.mul_(2)
+    return [clipped, kept, [p.grad for p in net.parameters()]]
+
+
+def one_object_for_all_hooks(net: Any) -> Any:
+    kept, weight = [], net.blocks[0].up.weight
+    weight.register_hook(kept.append)
+    weight.register_hook(lambda gradient: gradient.mul_(2).detach())
+    weight.register_hook(lambda gradient: kept.append(gradient.detach()))
+    weight.register_hook(lambda gradient: kept.append(gradient is kept[0]))
+    weight.register_hook(lambda gradient: kept.append(gradient * 2) or kept[-1])
+    loss(net).backward()
+    weight.grad.mul_(3)
+    return [kept, weight.grad]
+
+
 RUNS: list[Callable[[Any], Any]] = [
     kept_by_a_hook,
     kept_by_a_hook_that_writes,
+    over_its_memory,
+    one_object_for_all_hooks,
     written_by_a_hook,
     buffer_of_a_hook,
     hooks_within,

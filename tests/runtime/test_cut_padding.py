@@ -108,6 +108,17 @@ def scaled_and_seen(net: Any) -> Any:
     return [scaler.get_scale(), rows]
 
 
+def scaled_after_a_cast(net: Any) -> Any:
+    weight = net.blocks[0].up.weight
+    optimizer, scaler = torch.optim.SGD([weight], 0.1), torch.amp.GradScaler("cpu", init_scale=4.0)
+    narrow = weight.float()
+    narrow.abs_().sqrt_()
+    scaler.scale(narrow.sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    return [scaler.get_scale(), weight]
+
+
 def written_before_backward(net: Any) -> Any:
     weight = net.blocks[0].up.weight.data
     factor = torch.full((50, 32), 2.0, requires_grad=True)
@@ -121,7 +132,11 @@ def written_before_backward(net: Any) -> Any:
 def divided(net: Any) -> Any:
     count = torch.full_like(net.blocks[0].up.weight, 3, dtype=torch.int64).add_(1)
     other = (net.blocks[0].up.weight.detach() * 1000).long()
-    return [100 // count, other % count, torch.div(100, count, rounding_mode="trunc"), other.remainder_(count)]
+    found = [100 // count, other % count, torch.div(100, count, rounding_mode="trunc"), other.remainder_(count)]
+    by_rows, by_all = torch.arange(1, 51)[:, None], torch.arange(1, 1601).view(50, 32)
+    found += [other // by_rows, torch.fmod(other, by_all), other.clone().floor_divide_(by_rows)]
+    other //= by_all
+    return [*found, other]
 
 
 def narrow(net: Any) -> Any:
@@ -140,6 +155,7 @@ RUNS: list[Callable[[Any], Any]] = [
     twice,
     scaled,
     scaled_and_seen,
+    scaled_after_a_cast,
     written_before_backward,
     divided,
     narrow,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+
+from autotp.runtime.cut.views import trained
 
 from .test_cut_padding import equal
 from .test_cut_parameters import on_ranks, planned
@@ -116,6 +119,42 @@ def into_several(net: Any) -> Any:
     return [p]
 
 
+def given_back(net: Any) -> Any:
+    p, q = two(net)
+    first, second = p[0], p[1]
+    least, most = torch.aminmax(torch.arange(224.0).view(7, 32), dim=0, out=(first, second))
+    listed = torch._foreach_mul_([first, second], 2.0)
+    found = [least is first, most is second, [each is own for each, own in zip(listed, (first, second), strict=True)]]
+    mixed = torch.aminmax(q, dim=0, out=(first, second))
+    added = first.add_(second)
+    return [*found, mixed[0] is first, mixed[1] is second, added is first, [least, most, *listed, p]]
+
+
+def read_in_turn(net: Any) -> Any:
+    p, q = two(net)
+    torch._foreach_add_([p, q], [q, p[:]])
+    torch._foreach_mul_([q, p], [p, q[0]])
+    torch._foreach_mul_([p, q], [q[0], p])
+    return [p, q]
+
+
+def written_in_inference_mode(net: Any) -> Any:
+    p, q = two(net)
+    ids, earlier = torch.tensor([3, 5, 20]), q[2:]
+    nn.functional.batch_norm(torch.arange(64.0).view(2, 32), q[0], q[1].abs_(), training=True)
+    nn.functional.embedding(ids, q, max_norm=0.2)
+    with torch.inference_mode():
+        nn.functional.embedding(ids, p, max_norm=0.1)
+        nn.functional.embedding(ids, earlier, max_norm=0.1)
+        nn.functional.embedding(ids, p[25:], max_norm=0.1)
+        made = p * 2
+        nn.functional.embedding(ids, made, max_norm=0.1)
+        nn.functional.embedding(ids, made[7:], max_norm=0.1)
+        mean, var = net.blocks[0].up.bias.data, net.blocks[1].up.bias.data.abs_()
+        nn.functional.batch_norm(torch.arange(100.0).view(2, 50), mean, var, training=True)
+        return [each.clone() for each in (p, q, earlier, made, mean, var)]
+
+
 RUNS: list[Callable[[Any], Any]] = [
     old_operand,
     old_operand_of_its_own_gradient,
@@ -125,6 +164,9 @@ RUNS: list[Callable[[Any], Any]] = [
     optimized_with_others,
     of_other_kinds,
     into_several,
+    given_back,
+    read_in_turn,
+    written_in_inference_mode,
 ]
 
 
@@ -134,3 +176,18 @@ def test_views_are_the_dense_models(run: Callable[[Any], Any], tp: int) -> None:
     true = run(copy.deepcopy(planned(tp)[0]))
     for found in on_ranks(tp, lambda net: equal(run(net), true)):
         assert found
+
+
+def _order_of_trained(net: Any) -> bool:
+    p, _ = two(net)
+    last, gone = p[2:4], torch.ones(1)
+    trained.clear()
+    trained[id(last)] = weakref.ref(gone)  # what had this identity before
+    del gone
+    kept = nn.Parameter(p[:2])
+    last._is_param = True
+    return list(trained)[-2:] == [id(kept), id(last)]
+
+
+def test_views_that_are_parameters_are_looked_after_in_the_order_in_which_they_came() -> None:
+    assert all(on_ranks(2, _order_of_trained))

@@ -148,10 +148,11 @@ class _KeepPaddingZero(torch.autograd.Function):
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
         if gradient is None:
             return None, None
-        gradient = gradient.clone() if ctx.places else gradient
+        made = gradient.clone() if ctx.places else gradient
         for dim, where in ctx.places:
-            gradient.index_fill_(dim, where.to(gradient.device), 0)
-        return gradient, None
+            made.index_fill_(dim, where.to(made.device), 0)
+        # Who has a view of a gradient has its base too, which is the gradient itself or not: alike on all ranks.
+        return made.view_as(made) if ctx.places and gradient._is_view() else made, None
 
 
 def keep_padding_zero(value: torch.Tensor, layouts: Sequence[Layout | None], rank: int) -> torch.Tensor:

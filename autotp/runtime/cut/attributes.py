@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,12 +13,13 @@ from .backwards import as_outside
 from .differentiate import wholes
 from .given import gradients, note_given, note_gradient, settle
 from .kinds import label, setter
-from .memories import holders_of, is_same_memory
+from .memories import holders_of, is_same_memory, known_memory, note_memory
 from .operands import fits, held_for
 from .origin import IsCut, Memory, parts_only
 from .views import WholeView
 
 T = torch.Tensor
+_nothing: Callable[[], Any] = lambda: None  # noqa: E731
 MSG_APART = (
     "{what} of {name} was given memory of {other}, which is cut over ranks in another way, so that they cannot share it as on the"
     " dense model; give a copy, with .clone(), or make them one parameter"
@@ -68,7 +70,7 @@ def get_gradient(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
         gradient = func(*args)
         if gradient is None or isinstance(gradient, IsCut) or not isinstance(parameter, IsCut):
             return gradient
-        made = parameter.claim(gradient)
+        made = parameter.claim(gradient, known_memory(gradient))
         parameter.grad = made
         return made
 
@@ -172,19 +174,45 @@ def of_cut(parameter: Any, hook: Callable[[Any], Any]) -> Callable[[T], T | None
         like = parameter.wrap(parameter.detach())  # the parameter has the hook, so the hook must not have the parameter
 
     def with_cut(gradient: T) -> T | None:
-        before = holders_of(gradient)
-        with as_outside():
-            result = hook(like.wrap(gradient))
         with parts_only():
-            if result is None:
-                # Autograd makes a gradient that nobody else has the parameter's: the hook has kept another over its memory.
-                return gradient.clone() if holders_of(gradient) > before else None
-            own = plainly(_taken(like, result, "the result of a hook"))
-            del result
-            shares = is_same_memory(own, gradient)
-            return own.clone() if holders_of(own) > (before + 1 if shares else 1) else own
+            given = _seen(like, gradient)
+        with as_outside():
+            result = hook(given)
+        if result is None or result is given:
+            return None
+        with parts_only():
+            return _for_autograd(like, result)
 
     return with_cut
+
+
+def _seen(like: Any, gradient: T) -> Any:
+    """A gradient as a hook is given it: one object for all hooks, as torch gives them. Who keeps it keeps what autograd has,
+    which then makes a copy the parameter's gradient; who keeps another tensor over its memory has what becomes that."""
+    earlier = gradient.__dict__.get("autotp_seen", _nothing)()
+    if earlier is not None and is_same_memory(earlier, gradient) and earlier.autotp_origin is like.autotp_origin:
+        return earlier
+    made = like.wrap(gradient, known_memory(gradient))
+    _tie(made, gradient)
+    return made
+
+
+def _for_autograd(like: Any, result: Any) -> T:
+    """What a hook gives, as autograd takes it."""
+    taken = _taken(like, result, "the result of a hook")
+    if not isinstance(taken, IsCut):
+        return taken.clone() if holders_of(taken) > 1 else taken
+    if hasattr(taken, "_spec") or taken.requires_grad:
+        return plainly(taken)
+    own: T = taken.detach()  # who has it has no other, so that a tie makes no circle
+    _tie(taken, own)
+    return own
+
+
+def _tie(cut: Any, own: T) -> None:
+    """Let who keeps a cut tensor keep what autograd has in its place: autograd counts who has that."""
+    cut.__dict__["autotp_under"], own.__dict__["autotp_seen"] = own, weakref.ref(cut)
+    note_memory(own, cut.autotp_memory)
 
 
 def register_after(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

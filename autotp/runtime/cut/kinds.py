@@ -157,6 +157,11 @@ def written_by(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> lis
     return found
 
 
+def counts_writes(func: Any) -> bool:
+    """Returns if torch counts what a function writes: the statistics of a batch are written without that."""
+    return not label(func).removeprefix("native_").startswith(("batch_norm", "instance_norm"))
+
+
 def _written_by_schema(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
     overloads = (
         [func] if isinstance(func, torch._ops.OpOverload) else [getattr(func, name) for name in func.overloads()]

@@ -23,6 +23,8 @@ def foreach(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     columns = list(zip(*lists, strict=True))
     if any(isinstance(value, WholeView) for value in written.values()):
         return _apart(func, args, kwargs, columns)
+    if written and _reads_written(columns, written):
+        return on_whole(func, args, kwargs)
     leaders = [next((value for value in column if isinstance(value, IsCut)), None) for column in columns]
     for leader, column in zip(leaders, columns, strict=True):
         if leader is None:
@@ -56,6 +58,12 @@ def foreach(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return [
         value if leader is None else result_of(leader, value, []) for leader, value in zip(leaders, result, strict=True)
     ]
+
+
+def _reads_written(columns: list[tuple[Any, ...]], written: Mapping[int, Any]) -> bool:
+    """Returns if a view that is read is of what is written: it is to see what was written at the places before its own."""
+    read = {memory_of(value) for column in columns for value in column if isinstance(value, WholeView)}
+    return bool(read) and any(memory_of(value) in read for value in written.values() if isinstance(value, IsCut))
 
 
 def _apart(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], columns: list[tuple[Any, ...]]) -> Any:
@@ -92,6 +100,9 @@ def unscale(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     gradients, found, scale = args
     if any(isinstance(gradient, WholeView) for gradient in gradients):
         return on_whole(func, args, kwargs)
+    for gradient in gradients:
+        if isinstance(gradient, IsCut):
+            gradient.zero_padding()  # a derivative at zero may be no number
     with parts_only():
         func(gradients, found, scale)
     for gradient in gradients:

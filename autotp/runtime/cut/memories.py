@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
+from typing import Any
+
 import torch
+
+# What tensors of one memory share beside it (see `origin.Memory`), by that memory, where autograd hands it on without asking.
+_known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 def holders_of(value: torch.Tensor) -> int:
@@ -23,3 +29,28 @@ def is_same_memory(value: torch.Tensor, other: torch.Tensor) -> bool:
     if not (_has_memory(value) and _has_memory(other)):
         return False
     return value.untyped_storage()._cdata == other.untyped_storage()._cdata
+
+
+def note_memory(value: torch.Tensor, shared: Any) -> None:
+    """Remember what others over the memory of a tensor share, while one of them is there."""
+    if _has_memory(value):
+        _known[value.untyped_storage()._cdata] = shared
+
+
+def known_memory(value: torch.Tensor) -> Any:
+    """What was remembered for the memory of a tensor; None where nothing was."""
+    return _known.get(value.untyped_storage()._cdata) if _known and _has_memory(value) else None
+
+
+def state_of(value: torch.Tensor, counted: bool = True) -> int | torch.Tensor:
+    """What tells later if a tensor was written to: how often it was, or what is in it where torch does not count."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(value):
+        return 0
+    return value.clone() if value.is_inference() or not counted else value._version
+
+
+def is_written(value: torch.Tensor, before: int | torch.Tensor) -> bool:
+    """Returns if a tensor was written to since its state was this; what is in it is alike on all ranks, and so is the answer."""
+    if isinstance(before, torch.Tensor):
+        return not torch.equal(value, before) and not torch.allclose(value, before, rtol=0, atol=0, equal_nan=True)
+    return bool(state_of(value) != before)

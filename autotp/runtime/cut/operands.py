@@ -10,7 +10,7 @@ import torch
 
 from .kinds import label
 from .origin import IsCut, parts_only
-from .padding import operand
+from .padding import operand, undivided
 from .views import WholeView
 
 T = torch.Tensor
@@ -36,7 +36,7 @@ def held_for(leader: Any, value: T, func: Any) -> T:
         value = value.whole("an operation with a tensor that is cut otherwise")
     if isinstance(value, WholeView):
         value = value.taken(func if isinstance(func, str) else label(func))
-    return value if value.dim() == 0 else leader.part_of(value)
+    return value if value.dim() == 0 else undivided(func, leader, leader.part_of(value), value.shape)
 
 
 def result_of(leader: Any, result: Any, operands: Sequence[T]) -> Any:

@@ -212,7 +212,13 @@ class IsCut:
     def same_memory(self) -> Any:
         """A second tensor over the memory: it keeps that when this one is given other data, or is swapped."""
         with parts_only():
-            return self.claim(self.detach(), self.autotp_memory)  # type: ignore[attr-defined]
+            made = self.claim(self.detach(), self.autotp_memory)  # type: ignore[attr-defined]
+            under = self.__dict__.get(
+                "autotp_under"
+            )  # see `attributes.py`: a view has its base, which what is a view is not
+            if under is not None and not under._is_view():
+                made.__dict__["autotp_under"] = under
+            return made
 
     def part_of(self, whole: torch.Tensor) -> torch.Tensor:
         """What this rank holds of another whole value."""

@@ -33,6 +33,19 @@ def operand(func: Any, value: Any) -> Any:
     return present(value, 1) if divides else value
 
 
+def undivided(func: Any, leader: Any, part: T, shape: torch.Size) -> T:
+    """This rank's part of a whole operand, of this shape, with one in its padding where an integer is divided by that."""
+    origin = leader.autotp_origin
+    numbered = part.is_floating_point() or part.is_complex()
+    if func not in DIVIDING or numbered or not origin.padding or hasattr(leader, "_spec"):
+        return part
+    fewer = len(origin.layouts) - len(shape)
+    for dim, where in origin.padding_on(part.device):
+        if dim >= fewer and shape[dim - fewer] == origin.shape[dim]:
+            part = part.index_fill(dim - fewer, where, 1)
+    return part
+
+
 def _harmless(value: T, origin: Any) -> T:
     """An operand with a number in its padding at which most functions have a slope: somebody looks for those that are none."""
     for dim, where in origin.padding_on(value.device):

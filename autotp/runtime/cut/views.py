@@ -16,7 +16,8 @@ from torch.utils import _pytree as pytree
 from ...errors import UsageError
 from ..groups.ranks import Ranks
 from .differentiate import DIFFERENTIATING
-from .kinds import MEMORY, OF_OBJECT, OF_PART, OF_SIZES, RESHAPING, label, setter, written_by
+from .kinds import MEMORY, OF_OBJECT, OF_PART, OF_SIZES, RESHAPING, counts_writes, label, setter, written_by
+from .memories import is_written, state_of
 from .origin import IsCut, IsView, mapped, parts_only
 
 MSG_STALE = (
@@ -55,6 +56,7 @@ class WholeView(IsView, torch.Tensor):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "_is_param":
+            trained.pop(id(self), None)  # what was there before had another place, which ranks need not agree on
             trained[id(self)] = weakref.ref(self)
         super().__setattr__(name, value)
 
@@ -82,13 +84,16 @@ class WholeView(IsView, torch.Tensor):
             for view in views:
                 view.refresh(what)
         on_one = _on_one_root(views) if len(views) > 1 else {}
-        given = mapped(lambda v: on_one[id(v)][1] if id(v) in on_one else _plainly(v), (tuple(args), dict(kwargs)))
-        before = writes_of(views)
+        lent = [on_one[id(view)][1] if id(view) in on_one else view.plain() for view in views]
+        plain = {id(view): own for view, own in zip(views, lent, strict=True)}
+        given = mapped(lambda v: plain.get(id(v), v), (tuple(args), dict(kwargs)))
+        before = [state_of(view.autotp_root, counts_writes(func)) for view in views]
         result = func(*given[0], **given[1])
-        for view, first, then in zip(views, before, writes_of(views), strict=True):
-            if then != first or any(view is one for one in written):
+        changed = [is_written(view.autotp_root, state) for view, state in zip(views, before, strict=True)]
+        for view, is_changed in zip(views, changed, strict=True):
+            if is_changed or any(view is one for one in written):
                 view.keep(what, on_one[id(view)][0] if id(view) in on_one else None)
-        return mapped(lambda leaf: _given_back(leaf, views, written), result)
+        return mapped(lambda leaf: _given_back(leaf, views, lent), result)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
         """A tensor of its own, and a parameter if this is one."""
@@ -151,11 +156,6 @@ def refresh_trained(ranks: Ranks) -> None:
             view.refresh("a call")
 
 
-def writes_of(views: list[WholeView]) -> list[int]:
-    """How often torch has counted writes into the wholes behind some views."""
-    return [0 if view.autotp_root.is_inference() else view.autotp_root._version for view in views]
-
-
 def _on_one_root(views: Sequence[WholeView]) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
     """Views of one cut tensor, by identity, that were made of wholes of their own, on the root of the first of them. What a
     function writes into one, whether it says so or not, is there in the others, and the tensor takes over all of it."""
@@ -181,20 +181,19 @@ def _version(cut: Any) -> tuple[int, int]:
         return cut.autotp_memory.writes, 0 if cut.is_inference() else cut._version
 
 
-def _given_back(leaf: Any, views: list[WholeView], written: list[Any]) -> Any:
+def _given_back(leaf: Any, views: Sequence[WholeView], lent: Sequence[torch.Tensor]) -> Any:
+    """What a function of views gives: one of them, where it gives what was lent for that, another view, or anything else."""
     if isinstance(leaf, numpy.ndarray):
         leaf.flags.writeable = False
     if type(leaf) is not torch.Tensor:
         return leaf
+    for view, own in zip(views, lent, strict=True):
+        if leaf is own:
+            return view
     for view in views:
         if WholeView.shares_memory(leaf, view.autotp_root):
-            same = any(view is one for one in written)
-            return view if same else WholeView.of(leaf, view.autotp_cut, view.autotp_root)
+            return WholeView.of(leaf, view.autotp_cut, view.autotp_root)
     return leaf
-
-
-def _plainly(value: Any) -> Any:
-    return value.plain() if isinstance(value, WholeView) else value
 
 
 # -- what concerns the view itself, and not what is in its memory --------------------------------------------------------
@@ -205,7 +204,7 @@ def _on_itself(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any
     views = [args[0]]
     with parts_only():
         result = func(*args, **kwargs)
-    return _given_back(result, views, [])
+    return _given_back(result, views, views)
 
 
 def _set_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

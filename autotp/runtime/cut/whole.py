@@ -9,7 +9,8 @@ import numpy
 import torch
 
 from ...errors import UsageError
-from .kinds import label, written_by
+from .kinds import counts_writes, label, written_by
+from .memories import is_written, state_of
 from .origin import IsCut, mapped, parts_only
 from .views import MSG_RECORDED, WholeView
 
@@ -23,10 +24,10 @@ class Lent:
     so or not. One that is `distrusted` may have written through `.data`, which torch does not count: its wholes are compared.
     Tensors and views of one memory are lent one whole, so that what is written into one is there in the others."""
 
-    def __init__(self, what: str, *, distrusted: bool = False) -> None:
-        self.what, self.distrusted = what, distrusted
+    def __init__(self, what: str, *, distrusted: bool = False, counted: bool = True) -> None:
+        self.what, self.distrusted, self.counted = what, distrusted, counted
         self._roots: dict[int, torch.Tensor] = {}
-        self._wholes: dict[int, tuple[IsCut | WholeView, torch.Tensor, int]] = {}
+        self._wholes: dict[int, tuple[IsCut | WholeView, torch.Tensor, int | torch.Tensor]] = {}
 
     def __call__(self, value: Any) -> Any:
         """The whole of a cut tensor, the view itself of a view of one; anything else as it is."""
@@ -35,9 +36,9 @@ class Lent:
         if id(value) not in self._wholes:
             whole = self._there(value)
             if whole is None:
-                whole = value.whole(self.what) if isinstance(value, IsCut) else value.taken(self.what)
+                whole = _counted(value, self.what) if isinstance(value, IsCut) else value.taken(self.what)
                 self._roots.setdefault(memory_of(value), whole if isinstance(value, IsCut) else value.autotp_root)
-            self._wholes[id(value)] = value, whole, _writes(whole)
+            self._wholes[id(value)] = value, whole, state_of(whole, self.counted)
         return self._wholes[id(value)][1]
 
     def _there(self, value: IsCut | WholeView) -> torch.Tensor | None:
@@ -70,7 +71,7 @@ class Lent:
         """Keep this rank's part of what was written. Raises UsageError where autograd would have to know of that."""
         for value, whole, before in self._wholes.values():
             cut, root = (value.autotp_cut, value.autotp_root) if isinstance(value, WholeView) else (value, whole)
-            if _writes(whole) == before and not (self.distrusted and _differs(cut, root)):
+            if not is_written(whole, before) and not (self.distrusted and _differs(cut, root)):
                 continue
             if isinstance(value, WholeView):
                 value.keep(self.what, self.root_of(value))
@@ -84,8 +85,13 @@ def memory_of(value: IsCut | WholeView) -> int:
     return id((value.autotp_cut if isinstance(value, WholeView) else value).autotp_memory)
 
 
-def _writes(whole: torch.Tensor) -> int:
-    return 0 if whole.is_inference() or torch._C._functorch.is_functorch_wrapped_tensor(whole) else whole._version
+def _counted(value: Any, what: str) -> torch.Tensor:
+    """The whole of a cut tensor, in which torch counts writes in inference mode too, unless it counts none in the tensor."""
+    if not torch.is_inference_mode_enabled() or value.is_inference():
+        whole: torch.Tensor = value.whole(what)
+        return whole
+    with torch.inference_mode(False), torch.no_grad():
+        return value.whole(what)
 
 
 def _differs(value: Any, whole: torch.Tensor) -> bool:
@@ -102,7 +108,7 @@ def on_whole(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
     What it gives that shares memory with a whole one is a view of that; see `WholeView`.
     """
-    written, lent = written_by(func, args, kwargs), Lent(label(func))
+    written, lent = written_by(func, args, kwargs), Lent(label(func), counted=counts_writes(func))
     for value in written:
         refuse_recorded_write(value, lent.what)
     args, kwargs = mapped(lent, (tuple(args), dict(kwargs)))
@@ -124,9 +130,10 @@ def _given_back(leaf: Any, sources: Sequence[tuple[IsCut | WholeView, torch.Tens
         leaf.flags.writeable = False  # a copy here, where the dense model's shares its memory
     if type(leaf) is not torch.Tensor:
         return leaf
-    for value, lent, root in sources:
+    for value, lent, _ in sources:
         if leaf is lent:
             return value
+    for value, _, root in sources:
         if WholeView.shares_memory(leaf, root):
             return WholeView.of(leaf, value.autotp_cut if isinstance(value, WholeView) else value.same_memory(), root)
     return leaf
