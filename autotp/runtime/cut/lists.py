@@ -77,9 +77,8 @@ def _apart(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], columns: l
 
     def of(chosen: bool) -> Any:
         def row(value: Any) -> Any:
-            is_list = isinstance(value, (list, tuple)) and len(value) == len(
-                columns
-            )  # of tensors, or a number for each
+            # Of tensors, or of a number for each.
+            is_list = isinstance(value, (list, tuple)) and len(value) == len(columns)
             return [v for v, has in zip(value, with_views, strict=True) if has is chosen] if is_list else value
 
         return func(*map(row, args), **{name: row(value) for name, value in kwargs.items()})
