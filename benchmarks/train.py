@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import autotp
 from autotp.runtime.groups.launch import run_ranks
 from benchmarks.inference import BATCH, PROMPT, RANKS, SHAPE
-from benchmarks.kept import Alive
+from benchmarks.kept import bytes_kept
 from benchmarks.peers import libraries, megatron
 
 DENSE, BY_HAND, TRANSFORMERS, DEEPSPEED, OURS = "dense", "by hand", "transformers", "DeepSpeed AutoTP", "autotp"
@@ -159,15 +159,9 @@ def train(way: str, shape: Mapping[str, int], steps: int) -> Measured | str:
         losses.append(float(loss.detach()))
         seconds += [time.perf_counter() - start] if step else []  # the first one traces
     resident = before, largest_resident()
-    return Measured(tuple(seconds), tuple(losses), held, bytes_kept(model, ids), resident)
-
-
-def bytes_kept(model: Any, ids: torch.Tensor) -> int:
-    """Bytes that the blocks, and the embedding and the norm around them, keep for the backward."""
-    with Alive() as alive:
-        result = model.model(input_ids=ids, use_cache=False).last_hidden_state
-    assert result.requires_grad
-    return alive.bytes()
+    # The blocks, and the embedding and the norm around them.
+    kept = bytes_kept(lambda: model.model(input_ids=ids, use_cache=False).last_hidden_state)
+    return Measured(tuple(seconds), tuple(losses), held, kept, resident)
 
 
 def bytes_held(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:

@@ -21,11 +21,11 @@ from typing import Any
 import torch
 from torch._dynamo.comptime import ComptimeContext, comptime
 from torch._dynamo.guards import GuardBuilder, get_verbose_code_parts, install_guard
-from torch._dynamo.variables import NewGlobalVariable
+from torch._dynamo.variables import NewGlobalVariable, UserDefinedObjectVariable
 from torch._dynamo.variables.base import AttributeMutationExisting, ValueMutationExisting
 from torch._guards import Source
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._pytree import is_namedtuple_class
+from torch.utils._pytree import SUPPORTED_NODES, is_namedtuple_class
 
 from ..capture.contract.guards import Contract
 from ..capture.contract.modes import Modes
@@ -209,8 +209,12 @@ class _Call:
             return int(variable.sym_num.node.hint)
         if variable.is_tensor():
             raise TraceError(f"a {variable.python_type().__name__} in the call of a block cannot be compiled")
+        if isinstance(variable, UserDefinedObjectVariable) and _is_container(made := variable.python_type()):
+            raise TraceError(f"a {made.__name__} in the call of a block cannot be compiled")
+        if callable(held := _held(variable)) and not isinstance(held, type):
+            return self._callable(variable, held)
         if variable.is_python_constant():
-            return self._constant(variable)
+            return variable.as_python_constant()
         if hasattr(variable, "items") and isinstance(variable.items, list):
             made, items = variable.python_type(), [self.value(item) for item in variable.items]
             return made(*items) if is_namedtuple_class(made) else made(items)
@@ -220,14 +224,12 @@ class _Call:
             return self._object(variable)
         raise TraceError(f"a {kind} in the call of a block cannot be compiled")
 
-    def _constant(self, variable: Any) -> Any:
-        """A constant. A function is one, and a program is for this one alone."""
-        value = variable.as_python_constant()
-        if callable(value) and not isinstance(value, type):
-            if variable.source is None:
-                raise TraceError("a function that is made within the compiled region is in the call of a block")
-            install_guard(variable.source.make_guard(GuardBuilder.ID_MATCH))
-        return value
+    def _callable(self, variable: Any, held: Any) -> Any:
+        """A function, or what is called like one. A program is for this one alone."""
+        if variable.source is None:
+            raise TraceError("a function that is made within the compiled region is in the call of a block")
+        install_guard(variable.source.make_guard(GuardBuilder.ID_MATCH))
+        return held
 
     def _object(self, variable: Any) -> Any:
         """An object as it was before the compiled region, or as the region has made it so far."""
@@ -259,6 +261,18 @@ class _Call:
             for dim, size in enumerate(tuple[Any, ...](self.fakes[id(tensor)].shape))
             if isinstance(size, torch.SymInt)
         )
+
+
+def _held(variable: Any) -> Any:
+    """The object that a variable stands for, None if it is none that was there before the region."""
+    if isinstance(variable, UserDefinedObjectVariable):
+        return variable.value
+    return variable.as_python_constant() if variable.is_python_constant() else None
+
+
+def _is_container(kind: type) -> bool:
+    """Returns if an object of this class has items and is more than they are, or is guarded by dynamo for its keys alone."""
+    return bool(kind.__dictoffset__) if is_namedtuple_class(kind) else kind in SUPPORTED_NODES
 
 
 def _hint(size: Any) -> int:

@@ -23,13 +23,14 @@ from autotp.planner.make import make_plan
 from autotp.planner.plan import Plan
 from autotp.planner.survey import survey
 from autotp.report.diff import GraphDiff, make_diff
+from autotp.runtime.groups.launch import run_ranks
 from autotp.runtime.groups.log import CollectiveLog
 from autotp.runtime.groups.ranks import Ranks
 from autotp.runtime.groups.simulate import simulate
 from autotp.runtime.results.tensor import CutResult
 from autotp.session.study import Study
 from autotp.verify import Float64, Verifier
-from benchmarks.kept import Alive
+from benchmarks.kept import bytes_kept
 from tests.families import FAMILIES
 
 # 13 positions: on 2, 3 and 4 ranks none has as many as all others.
@@ -356,37 +357,30 @@ def test_what_cannot_be_cut_says_why() -> None:
 # -- memory ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sweep
-def test_less_is_kept_as_predicted() -> None:
-    """Storages that were made in a forward and are alive behind it, on four ranks, less what norms and heads keep outside."""
+def kept_config() -> Any:
     config = FAMILIES["llama"].config()
     config.update({"num_hidden_layers": 4, "hidden_size": 128, "intermediate_size": 256})
-    dense: Any = build_model(config, meta=False)
-    found, ids = survey(dense, examples_for(dense, None)), torch.arange(128)[None] % 200 + 3
+    return config
 
-    def run_with(sequence_parallel: bool) -> list[int]:
-        plan = make_plan(dense, found, 4, sequence_parallel=sequence_parallel)
-        compilers = make_compilers(plan, found)
 
-        def run(ranks: Ranks) -> int:
-            model = apply_plan(copy.deepcopy(dense), plan, ranks, compilers)
-            model(ids, use_cache=False)  # traced
-            with Alive() as alive:
-                out = model.model(ids, use_cache=False).last_hidden_state
-            kept = alive.bytes()
-            out.sum().backward()
-            return kept
+def kept_on_a_rank(sequence_parallel: bool) -> int:
+    model: Any = autotp.parallelize(build_model(kept_config(), meta=False), sequence_parallel=sequence_parallel)
+    ids = torch.arange(128)[None] % 200 + 3
+    model(ids, use_cache=False)  # traced
+    return bytes_kept(lambda: model.model(ids, use_cache=False).last_hidden_state)
 
-        return simulate(4, run)
+
+@pytest.mark.sweep
+def test_less_is_kept_as_predicted() -> None:
+    """What a forward keeps, on four ranks, less what norms and heads keep outside."""
 
     def predicted(sequence_parallel: bool) -> float:
-        study = Study(config, tokens=128, sequence_parallel=sequence_parallel)
+        study = Study(kept_config(), tokens=128, sequence_parallel=sequence_parallel)
         return study.estimate(study.plan(4)).memory.activations
 
-    kept, cut = run_with(False), run_with(True)
-    saved = (
-        predicted(False) - predicted(True)
-    ) * 2  # the estimate is of two bytes a number, most of the model's have four
+    kept, cut = (run_ranks(kept_on_a_rank, 4, sequence_parallel) for sequence_parallel in (False, True))
+    # The estimate is of two bytes a number, most of the model's have four.
+    saved = (predicted(False) - predicted(True)) * 2
     assert max(cut) < 0.6 * min(kept)
     assert kept[0] - cut[0] == pytest.approx(saved, rel=0.3)
 

@@ -151,8 +151,10 @@ class _KeepPaddingZero(torch.autograd.Function):
         made = gradient.clone() if ctx.places else gradient
         for dim, where in ctx.places:
             made.index_fill_(dim, where.to(made.device), 0)
+        if not ctx.places or torch.compiler.is_dynamo_compiling():  # which knows no views of gradients
+            return made, None
         # Who has a view of a gradient has its base too, which is the gradient itself or not: alike on all ranks.
-        return made.view_as(made) if ctx.places and gradient._is_view() else made, None
+        return made.view_as(made) if gradient._is_view() else made, None
 
 
 def keep_padding_zero(value: torch.Tensor, layouts: Sequence[Layout | None], rank: int) -> torch.Tensor:

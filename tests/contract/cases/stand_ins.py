@@ -257,3 +257,13 @@ def attribute_of_a_namedtuple():
 def attribute_of_an_ordered_dict():
     made = [with_more(collections.OrderedDict(a=2.0), more) for more in (0, 3.0, 0, 4.0)]
     yield from asked(lambda p: p["a"] * getattr(p, "more", 1.0), *made)
+
+
+@case()
+def numbers_in_an_ordered_dict():
+    yield from asked(lambda p: p["a"] + p["b"], *(collections.OrderedDict(a=a, b=2.0) for a in (1.0, 2.0, 2.0, 5.0)))
+
+
+@case()
+def tensors_in_a_dict_with_a_default():
+    yield from asked(lambda p: p["a"] * p["b"], *(collections.defaultdict(int, a=leaf(1), b=2.0) for _ in range(4)))
