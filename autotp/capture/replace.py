@@ -210,3 +210,13 @@ def _constant(size: Any) -> int | None:
     """A size that is the same in every run of the program, None for one that is not."""
     expression = size.node.expr if isinstance(size, torch.SymInt) else size
     return int(expression) if isinstance(expression, int) or expression.is_number else None
+
+
+def become_attribute(graph: torch.fx.Graph, node: torch.fx.Node, name: str) -> None:
+    """Have a parameter or buffer in place of an input; the input is gone."""
+    if node.users:
+        with graph.inserting_before(node):
+            attribute = graph.create_node("get_attr", name, (), {}, name=name.replace(".", "_"))
+        attribute.meta = dict(node.meta)
+        node.replace_all_uses_with(attribute)
+    graph.erase_node(node)

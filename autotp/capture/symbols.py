@@ -15,7 +15,7 @@ from torch._dynamo.source import ConstantSource
 from torch.fx.experimental.symbolic_shapes import DimDynamic, GuardOnDataDependentSymNode, ShapeEnv
 
 from ..errors import TraceError
-from .contract.laying import Orders, lies_in, stride_order
+from .contract.laying import Layings, densely, laying_of, lies_as
 from .fake import TracedFakes
 
 # Where a value is read off at run time: (tensor, dim), or (number, None).
@@ -61,19 +61,17 @@ class Symbols:
         symbol = self.env.create_symbol(hint, source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=None)
         return self.env.create_symintnode(symbol, hint=hint, source=source)
 
-    def tensor(self, like: torch.Tensor, dynamic: Collection[int] = ()) -> torch.Tensor:
-        """A fake tensor like a given one: same dtype, device and order of strides, symbolic sizes in dynamic dims.
+    def tensor(self, like: torch.Tensor, dynamic: Collection[int] = (), gaps: bool = False) -> torch.Tensor:
+        """A fake tensor like a given one: same dtype, device and order of strides, symbolic sizes in dynamic dims. It lies in
+        memory without the gaps of the given one unless they are wanted.
 
         A meta tensor has no device of its own; it counts as one on the device of this trace.
         """
         device = self.device if like.device.type == "meta" else like.device
         sizes = [self.size(int(size)) if i in dynamic else int(size) for i, size in enumerate(like.shape)]
-        order = stride_order(like)
+        laying = laying_of(like) if gaps else densely(like)
         with self.mode, torch.no_grad():
-            fake = torch.empty([sizes[i] for i in order], dtype=like.dtype, device=device)
-            if list(order) != list(range(like.dim())):
-                fake = fake.permute([order.index(i) for i in range(like.dim())])
-        return fake
+            return laying.empty(sizes, like.dtype, device)
 
     def bind(self, position: int, fake: torch.Tensor) -> None:
         """Note that a symbol's value is to be read off this dim of this input at run time."""
@@ -107,9 +105,9 @@ class Symbols:
         self.reads.add(symbol)
         return self.env.create_symintnode(symbol, hint=value, source=source)
 
-    def guards(self, orders: Orders) -> Guards:
+    def guards(self, layings: Layings) -> Guards:
         """The conditions on input sizes under which the trace holds, sizes that are constants in it included, and on how those
-        inputs lie in memory that are in `orders`.
+        inputs lie in memory that are in `layings`.
 
         Raises TraceError if a condition depends on data.
         """
@@ -125,7 +123,7 @@ class Symbols:
         places = tuple(self._names[symbol] for symbol in bound)
         text = " and ".join([*(f"{symbol} > 1" for symbol in numbers), conditions_text(usable)])
         check = _compiled(tuple(map(str, bound)), text)
-        return Guards(places, check, self._constants, orders)
+        return Guards(places, check, self._constants, layings)
 
     def later_conditions(self) -> list[sympy.Basic]:
         """The conditions on sizes and numbers that are known only while the program runs."""
@@ -148,13 +146,12 @@ class Symbols:
 
 
 class Guards:
-    """A check of input sizes and numbers, compiled once; and, of inputs of which it matters, in which order of dims they lie in
-    memory without gaps."""
+    """A check of input sizes and numbers, compiled once; and, of inputs of which it matters, how they lie in memory."""
 
     def __init__(
-        self, places: Sequence[Place], check: Callable[..., bool], constants: Mapping[Place, int], orders: Orders
+        self, places: Sequence[Place], check: Callable[..., bool], constants: Mapping[Place, int], layings: Layings
     ) -> None:
-        self.places, self.orders = tuple(places), dict(orders)
+        self.places, self.layings = tuple(places), dict(layings)
         self.constants = dict(constants)
         self.check = check
 
@@ -167,7 +164,7 @@ class Guards:
 
         if any(at(place) != value for place, value in self.constants.items()):
             return False
-        if not all(lies_in(tensors[number], order) for number, order in self.orders.items()):
+        if not all(lies_as(tensors[number], laying) for number, laying in self.layings.items()):
             return False
         return bool(self.check(*map(at, self.places)))
 

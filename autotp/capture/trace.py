@@ -25,7 +25,7 @@ from .capturing import capturing
 from .clone import clone
 from .containers import Containers
 from .contract.guards import Contract
-from .contract.laying import orders_of, storage_of
+from .contract.laying import GapsError, layings_of, storage_of
 from .contract.modes import Modes
 from .contract.numbers import PARAMETER
 from .contract.observer import Observer
@@ -37,7 +37,7 @@ from .memory import settle_writes
 from .normalise import normalise
 from .opaque import Position, Widths, operator_value
 from .reads import HandleRead
-from .replace import Inputs, Replacement, check_later
+from .replace import Inputs, Replacement, become_attribute, check_later
 from .signature import CallSite, Slot, VaryingDims
 from .stand_in import handle_number, is_stand_in
 from .symbols import Symbols
@@ -65,8 +65,9 @@ def trace(
     """
     modes, read = Modes(), [Contract()]
 
-    def run(numbers_vary: bool) -> Traced:
-        tracer = _Tracer(module, live or module, unit, site, varying, widths or Widths(), functions or {}, numbers_vary)
+    def run(numbers_vary: bool, gaps: bool) -> Traced:
+        given = module, live or module, unit, site, varying, widths or Widths(), functions or {}
+        tracer = _Tracer(*given, numbers_vary, gaps)
         try:
             return replace(tracer.run(modes), unread=unread)
         except BaseException:
@@ -77,13 +78,19 @@ def trace(
             release(tracer.handles)
             read.append(tracer.contract())
 
+    numbers_vary, gaps = True, False
     try:
-        try:
-            return run(numbers_vary=True)
-        except TypeError as error:
-            if "unhashable type" not in str(error):
-                raise
-            return run(numbers_vary=False)  # a number is looked up in a table: the trace holds for that number only
+        while True:
+            try:
+                return run(numbers_vary, gaps)
+            except TypeError as error:
+                if "unhashable type" not in str(error) or not numbers_vary:
+                    raise
+                numbers_vary = False  # a number is looked up in a table: the trace holds for that number only
+            except GapsError:
+                if gaps:
+                    raise
+                gaps = True
     except TraceError as error:
         raise CaptureError(str(error), read[-1], getattr(error, "changes", ())) from error
     except Exception as error:
@@ -103,13 +110,14 @@ class _Tracer:
         widths: Widths,
         functions: FunctionRules,
         numbers_vary: bool,
+        gaps: bool,
     ) -> None:
         site.check_classes()
         devices = [site.device, *(tensor.device for tensor in site.tensors)]
         device = next((each for each in devices if each is not None and each.type != "meta"), None)
         self.site, self.symbols = site, Symbols(device)
         self.module, self.live, self.functions = clone(module, hooks=True), live, functions
-        self.position_names = frozenset(unit.positions)
+        self.position_names, self.gaps = frozenset(unit.positions), gaps
         self.observer: Observer | None = None
         self.positions: list[Position] = []
         self.places = values = unit.position_values(module)
@@ -157,7 +165,7 @@ class _Tracer:
         return {name: fakes[id(tensor)] for name, tensor in named}
 
     def _fake_input(self, number: int, tensor: torch.Tensor, dynamic: set[int]) -> torch.Tensor:
-        fake = self.symbols.tensor(tensor, dynamic)
+        fake = self.symbols.tensor(tensor, dynamic, self.gaps)
         self.symbols.bind(number, fake)
         if not (tensor.requires_grad and _is_float(fake)):
             return fake
@@ -189,7 +197,8 @@ class _Tracer:
             traced = tracer(flat)
         if self.handles.problem is not None:
             raise TraceError(self.handles.problem)
-        guards = self.symbols.guards(orders_of(self.observer.laid if self.observer else (), self.site.tensors))
+        laid, strides = (self.observer.laid, self.observer.strides) if self.observer else ((), False)
+        guards = self.symbols.guards(layings_of(laid, self.site.tensors, self.gaps, strides))
         graph, constants = self._graph(traced, names)
         normalise(graph, constants)
         settle_writes(graph)
@@ -252,7 +261,7 @@ class _Tracer:
         parameters = dict(self.module.named_parameters(remove_duplicate=False))
         for node, name in zip(placeholders[: len(names)], names, strict=True):
             annotate(node, parameter=name in parameters, gradient=self.state[name].requires_grad)
-            _become_attribute(graph, node, name)
+            become_attribute(graph, node, name)
         for node in [n for n in graph.nodes if n.op == "placeholder" and n not in (*placeholders, *symbolic)]:
             graph.erase_node(node)
         for i, number in enumerate(self.numbers):
@@ -276,15 +285,6 @@ class _Tracer:
                 node.meta["val"] = constants[str(node.target)]
                 annotate(node, gradient=constants[str(node.target)].requires_grad)
         return graph, constants
-
-
-def _become_attribute(graph: torch.fx.Graph, node: torch.fx.Node, name: str) -> None:
-    if node.users:
-        with graph.inserting_before(node):
-            attribute = graph.create_node("get_attr", name, (), {}, name=name.replace(".", "_"))
-        attribute.meta = dict(node.meta)
-        node.replace_all_uses_with(attribute)
-    graph.erase_node(node)
 
 
 def _may_want_gradients(tensor: torch.Tensor) -> bool:

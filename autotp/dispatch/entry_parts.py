@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from ..capture.contract.laying import lies_as
 from ..capture.signature import CallSite, Slot
 from ..capture.traced import Traced
 
@@ -102,9 +103,13 @@ class Parts:
     def sizes(self, numbers: Sequence[str]) -> list[str]:
         """What must not be true of the sizes of the tensors, and of the numbers."""
         guards, checks = self.code.traced.guards, list[str]()
-        for at, order in guards.orders.items():
-            laid = "" if list(order) == sorted(order) else f".permute{tuple(order)}"
-            checks.append(f"not {self.tensors[at]}{laid}.is_contiguous()")
+        for at, laying in guards.layings.items():
+            text, order = self.tensors[at], laying.order
+            if laying.is_dense:
+                laid = "" if list(order) == sorted(order) else f".permute{order}"
+                checks.append(f"not {text}{laid}.is_contiguous()")
+            else:
+                checks.append(f"not {self.code.constant(lies_as)}({text}, {self.code.constant(laying)})")
         for i, (text, tensor) in enumerate(zip(self.tensors, self.code.site.tensors, strict=True)):
             small = {dim: size for dim, size in enumerate(tensor.shape) if size < 2}
             known = small | {dim: size for (at, dim), size in guards.constants.items() if at == i and dim is not None}

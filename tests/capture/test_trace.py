@@ -851,3 +851,35 @@ def test_what_fails_while_capturing_is_not_logged(caplog: pytest.LogCaptureFixtu
     assert not [record for record in caplog.records if record.name == logger]
     logging.getLogger(logger).error("a failure elsewhere")
     assert [record.message for record in caplog.records if record.name == logger] == ["a failure elsewhere"]
+
+
+# -- inputs with gaps ------------------------------------------------------------------------------------------------
+
+
+class Flattening(Block):
+    """Gives a view of its input where that lies in memory so that there is one."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        flat = x.reshape(-1, HIDDEN)
+        return x + self.down(self.inner(self.up(flat))).view(x.shape), flat
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param(values(2, 6, HIDDEN)[:, ::2], id="every second"),
+        pytest.param(values(2, 6, 2 * HIDDEN)[..., :HIDDEN], id="first half"),
+        pytest.param(values(2, 1, HIDDEN).expand(2, 6, HIDDEN), id="repeated"),
+    ],
+)
+def test_slices_of_tensors_have_programs(given: torch.Tensor) -> None:
+    dense = given.contiguous()
+    cut = Cut(Flattening(), dense, tp=3)
+
+    def calls(model: nn.Module) -> Iterable[torch.Tensor]:
+        for x in (dense, given, given + 1.0, given):
+            y, flat = model(x)
+            yield from (y, flat, torch.tensor([float(flat._is_view())]))
+
+    cut.assert_same(calls)
+    assert cut.programs() == 2  # for what has no gaps, and for what lies as the given

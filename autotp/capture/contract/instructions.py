@@ -64,6 +64,7 @@ class Instructions(Names):
         self.named_in: set[types.CodeType] = set()  # code of torch's functions
         self.inputs: dict[int, int] = {}  # by where they lie, their numbers
         self.laid: set[int] = set()  # those of which it matters how they lie in memory
+        self.strides = False  # if these were asked for
         self.gradients_asked = False
 
     def enter(self, frame: types.FrameType) -> None:
@@ -226,6 +227,7 @@ class Instructions(Names):
             return  # such a run gives no program
         if asks_for_order(function) and is_observed(_behind_torch(sys._getframe(3))):
             self.laid |= asked(function, args[0], self.inputs)
+            self.strides |= function is torch.Tensor.stride
         if function in OF_THE_TENSOR:
             self.refuse(f"it asks a tensor for {OF_THE_TENSOR[function]}, which no program knows")
         if function == _WANTED and not self.gradients_asked:
