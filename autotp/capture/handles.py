@@ -85,6 +85,8 @@ class Handles:
             raise self.refuse("it gets an object from another that nothing but which one it is can be asked of")
         if handle not in self._changed and not isinstance(value, _METHODS):
             self._guard(HandleRead(handle, (*path, ("type", ""))), type(value))
+        if self.observer is not None:
+            self.observer.given(type(value))
         return stand_in(self, handle, path, value)
 
     def attribute(self, handle: int, path: Path, value: Any, name: str) -> Any:

@@ -231,7 +231,7 @@ class _Tracer:
             self.observer = self.handles.observer = observer
             observer.inputs = {storage_of(tensor): number for number, tensor in enumerate(tensors)}
             with observer.watching():
-                observer.begin(self.site.leaves)
+                observer.begin(self.site.leaves, map(type, self.site.handles))
                 result = observer.run(self.module.forward, *args, **kwargs)
         given.check(result, observer.known.keys() | observer.snapshots.taken.keys())
         leaves, self.out_spec = pytree.tree_flatten(opened(result), is_leaf=is_stand_in)

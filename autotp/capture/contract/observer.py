@@ -15,7 +15,7 @@ import itertools
 import random
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from typing import Any, TypeVar
@@ -27,8 +27,9 @@ from ...errors import TraceError
 from .frames import Tracing
 from .guards import Contract, Guard, grouped
 from .instructions import Instructions
+from .libraries import is_of_library
 from .numbers import symbols_are_numbers
-from .probes import variable_state
+from .probes import code_of, lineage, variable_state
 from .snapshot import Change
 from .source import Source, own_attributes
 from .tensors import telling
@@ -49,9 +50,9 @@ class Observer(Instructions):
     """What the Python of one trace reads and writes: `begin` and what follows happen while it is `watching`, and `contract`
     is what came of it."""
 
-    def begin(self, leaves: Sequence[Any]) -> None:
+    def begin(self, leaves: Sequence[Any], kinds: Iterable[type] = ()) -> None:
         """The unit's forward is about to run, with these arguments: functions among them may run in it, and a call's key
-        says which ones they are."""
+        says which ones they are. `kinds` are the classes of objects among them."""
         if (stranger := self.modes.stranger()) is not None:
             self.refuse(f"{stranger} watches the functions of torch, and a program calls others")
         for part, path in list(self.parts.values()):
@@ -64,6 +65,19 @@ class Observer(Instructions):
         for leaf in leaves:
             if callable(leaf) or isinstance(leaf, Enum):
                 self.reach(leaf, self.fixed(leaf))
+        for kind in kinds:
+            self.given(kind)
+
+    def given(self, kind: type) -> None:
+        """The traced code gets an object of a class: Python asks the class what the object can do, and tells nobody."""
+        if kind in self.kinds:
+            return
+        self.kinds.add(kind)
+        own = [each for each in kind.__mro__ if not is_of_library(each)]
+        for each in own:
+            self.note(self.fixed(each), "probe", code_of)
+        if own:
+            self.note(self.fixed(kind), "probe", lineage)
 
     def told(self, kind: type) -> None:
         """The traced code gets the class of an object of the call, and may read what that has."""

@@ -88,6 +88,11 @@ def code_of(kind: type) -> dict[str, Any]:
     }
 
 
+def lineage(kind: type) -> tuple[Any, ...]:
+    """What a class is called, and the classes that it is made of."""
+    return kind.__name__, kind.__qualname__, kind.__module__, kind.__mro__
+
+
 def getter_names(value: Any) -> tuple[type, tuple[int | str, ...]]:
     """The class of a getter of `operator`, and under which places and names it was given something."""
     return type(value), tuple(_given(value))

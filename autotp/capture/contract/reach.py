@@ -52,6 +52,7 @@ class Reach(Probed):
         self.functions: dict[types.CodeType, list[tuple[Any, Source]]] = {}
         self.having_names: list[Source] = []  # functions
         self.classes: set[type] = set()
+        self.kinds: set[type] = set()  # of objects of the call
         self.named: set[str] = set()  # in code that has run
         self.waiting: dict[str, list[tuple[Any, Source]]] = {}  # what classes have under names that no code has named
         self.watch = Watch()

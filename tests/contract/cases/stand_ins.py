@@ -2,11 +2,12 @@
 
 import collections
 import contextlib
+import copy
 import dataclasses
 import json
 import operator
 
-from tests.contract.cases.given_objects import Held, asked
+from tests.contract.cases.given_objects import Asks, Held, asked
 from tests.contract.parts import Mlp, call, case, leaf, twins
 
 
@@ -267,3 +268,56 @@ def numbers_in_an_ordered_dict():
 @case()
 def tensors_in_a_dict_with_a_default():
     yield from asked(lambda p: p["a"] * p["b"], *(collections.defaultdict(int, a=leaf(1), b=2.0) for _ in range(4)))
+
+
+# -- classes that change between calls ---------------------------------------------------------------------------------
+
+
+BEFORE = {"__name__": "Changing", "__bases__": (Plain,)}
+
+
+def changing(read, **changes):
+    """A class gets what it had not, and loses it again."""
+    kind = type("Changing", (Plain,), {})
+    given = kind(s=2.0, flag=1)
+    yield twins(lambda index: Asks(read)), (leaf(2, 5, 32), copy.deepcopy(given))
+    yield call(leaf(2, 5, 32), given)
+    for name, held in changes.items():
+        setattr(kind, name, held)
+    yield call(leaf(2, 5, 32), given)
+    yield call(leaf(2, 5, 32), kind(s=3.0, flag=1))
+    for name in changes:
+        if name in BEFORE:
+            setattr(kind, name, BEFORE[name])
+        else:
+            delattr(kind, name)
+    yield call(leaf(2, 5, 32), given)
+
+
+class Sentinel(Plain):
+    pass
+
+
+@case()
+def class_that_learns_to_be_false():
+    yield from changing(lambda a: 2.0 if a else 3.0, __bool__=lambda self: False)
+
+
+@case()
+def class_that_learns_its_length():
+    yield from changing(lambda a: 2.0 if hasattr(a, "__len__") else 3.0, __len__=lambda self: 1)
+
+
+@case()
+def class_that_learns_to_be_called():
+    yield from changing(lambda a: 2.0 if callable(a) else 3.0, __call__=lambda self: 1)
+
+
+@case()
+def class_under_another_name():
+    yield from changing(lambda a: float(len(type(a).__name__)), __name__="Other")
+
+
+@case()
+def class_with_other_bases():
+    yield from changing(lambda a: 2.0 if isinstance(a, Sentinel) else 3.0, __bases__=(Sentinel,))
