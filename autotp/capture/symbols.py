@@ -61,8 +61,9 @@ class Symbols:
         symbol = self.env.create_symbol(hint, source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=None)
         return self.env.create_symintnode(symbol, hint=hint, source=source)
 
-    def tensor(self, like: torch.Tensor, dynamic: Collection[int] = ()) -> torch.Tensor:
-        """A fake tensor like a given one: same dtype, device and order of strides, symbolic sizes in dynamic dims.
+    def tensor(self, like: torch.Tensor, dynamic: Collection[int] = (), lies: bool = False) -> torch.Tensor:
+        """A fake tensor like a given one: same dtype, device and order of strides, symbolic sizes in dynamic dims. One that
+        `lies` as the given one does, without such dims, has its strides.
 
         A meta tensor has no device of its own; it counts as one on the device of this trace.
         """
@@ -70,6 +71,8 @@ class Symbols:
         sizes = [self.size(int(size)) if i in dynamic else int(size) for i, size in enumerate(like.shape)]
         order = stride_order(like)
         with self.mode, torch.no_grad():
+            if lies and like.layout is torch.strided:
+                return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=device)
             fake = torch.empty([sizes[i] for i in order], dtype=like.dtype, device=device)
             if list(order) != list(range(like.dim())):
                 fake = fake.permute([order.index(i) for i in range(like.dim())])

@@ -33,6 +33,16 @@ def asked(function: Any, tensor: torch.Tensor, inputs: Mapping[int, int]) -> set
     return set(inputs.values()) if function in _ORDER else set[int]() if number is None else {number}
 
 
+def is_asked_of_all(function: Any) -> bool:
+    """Returns if what it says goes back to how any tensor lies that was read before: results lie as what they are made of."""
+    return function in _ORDER
+
+
+def strides_of(tensor: torch.Tensor) -> tuple[int, ...]:
+    """How a tensor of the state lies in memory, as far as its code is told."""
+    return tuple(tensor.stride()) if tensor.layout is torch.strided else ()
+
+
 def orders_of(numbers: Iterable[int], tensors: Sequence[torch.Tensor]) -> Orders:
     """In which order of dims these of the inputs lie. Raises TraceError for one that has gaps, as no input of a trace has."""
     orders = {number: tuple(stride_order(tensors[number])) for number in sorted(numbers)}
