@@ -159,15 +159,19 @@ def _is_filled(cell: types.CellType) -> bool:
 
 def on_meta(module: nn.Module, shapes: Mapping[int, Sequence[int]] | None = None, **options: Any) -> nn.Module:
     """A copy with tensors on the meta device, tied ones tied; of other shapes where `shapes` has one for a tensor's identity.
-    `options` are those of `clone`."""
+    Buffers lie in memory as they do in the module. `options` are those of `clone`."""
     made: dict[int, torch.Tensor] = {}
 
     def meta(tensor: torch.Tensor) -> torch.Tensor:
         if is_lazy(tensor):
             raise TraceError("it has a parameter that gets its sizes in its first call")
         if id(tensor) not in made:
-            value = torch.empty(tuple((shapes or {}).get(id(tensor), tensor.shape)), dtype=tensor.dtype, device="meta")
             parameter = isinstance(tensor, nn.Parameter)
+            shape = None if shapes is None else shapes.get(id(tensor))
+            if shape is None and not parameter and tensor.layout is torch.strided:
+                value = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+            else:
+                value = torch.empty(tuple(shape or tensor.shape), dtype=tensor.dtype, device="meta")
             wanted = tensor.requires_grad
             made[id(tensor)] = nn.Parameter(value, wanted) if parameter else value.requires_grad_(wanted)
         return made[id(tensor)]

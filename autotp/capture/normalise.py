@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-import operator
 from collections.abc import Mapping
 
 import torch
 
 from ..axes.annotation import annotate, annotation
 from .bags import BAGS, bag_to_lookups
+from .sizes import count_to_sizes, stride_to_sizes
 
 _IDENTITIES = frozenset(
     {torch.ops.aten.alias.default, torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default}
@@ -31,7 +30,9 @@ def normalise(graph: torch.fx.Graph, constants: Mapping[str, torch.Tensor]) -> N
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
         elif node.target is torch.ops.aten.sym_numel.default:
-            _count_to_sizes(graph, node)
+            count_to_sizes(graph, node)
+        elif node.target is torch.ops.aten.sym_stride.int:
+            stride_to_sizes(graph, node)
         elif node.target is torch.ops.aten.index.Tensor:
             _index_to_slice(graph, node, constants)
         elif node.target is torch.ops.aten.matmul.default:
@@ -103,33 +104,6 @@ def _type_as_to_cast(node: torch.fx.Node) -> None:
     if source.meta["val"].device == like.meta["val"].device:
         node.target = torch.ops.aten.to.dtype
         node.args = (source, like.meta["val"].dtype)
-
-
-def _count_to_sizes(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
-    """Replace a number of elements by the product of the sizes, which stand for those of the whole where the value is cut."""
-    source = node.args[0]
-    assert isinstance(source, torch.fx.Node)
-    sizes = list(enumerate(source.meta["val"].shape))
-    total, product = None, math.prod(size for _, size in sizes if isinstance(size, int))
-    with graph.inserting_before(node):
-        for dim, size in sizes:
-            if not isinstance(size, int):
-                part = graph.call_function(torch.ops.aten.sym_size.int, (source, dim))
-                part.meta = {"val": size}
-                total = _times(graph, part, product if total is None else total, size * product)
-                product = size * product
-    assert total is not None
-    node.replace_all_uses_with(total)
-    graph.erase_node(node)
-
-
-def _times(graph: torch.fx.Graph, left: torch.fx.Node, right: torch.fx.Node | int, value: object) -> torch.fx.Node:
-    """A product of two sizes, of this value."""
-    if right == 1:
-        return left
-    product = graph.call_function(operator.mul, (left, right))
-    product.meta = {"val": value}
-    return product
 
 
 def _matmul_to_linear(node: torch.fx.Node) -> None:

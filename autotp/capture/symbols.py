@@ -71,6 +71,8 @@ class Symbols:
         sizes = [self.size(int(size)) if i in dynamic else int(size) for i, size in enumerate(like.shape)]
         laying = laying_of(like) if gaps else densely(like)
         with self.mode, torch.no_grad():
+            if gaps and not dynamic and like.layout is torch.strided:
+                return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=device)
             return laying.empty(sizes, like.dtype, device)
 
     def bind(self, position: int, fake: torch.Tensor) -> None:

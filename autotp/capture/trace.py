@@ -160,7 +160,7 @@ class _Tracer:
         ]
         for _, tensor in named:
             if id(tensor) not in fakes:
-                fake = self.symbols.tensor(tensor)
+                fake = self.symbols.tensor(tensor, gaps=not isinstance(tensor, nn.Parameter))
                 fakes[id(tensor)] = fake.requires_grad_() if _may_want_gradients(tensor) and _is_float(fake) else fake
         return {name: fakes[id(tensor)] for name, tensor in named}
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from .frames import between, is_observed, is_read_by_torch
+from .laying import storage_of, strides_of
 from .libraries import is_module_of_library
 from .modes import Modes
 from .reach import HOOKS_BY_NAME, Reach
@@ -175,6 +176,20 @@ class Attributes(Reach):
         if found is not MISSING:
             self.reach(found, entry)
         return found
+
+    def note_strides(self, all_of_them: bool, storage: int) -> None:
+        """How buffers and plain tensors lie in memory: those that are asked about, and those that nothing tells from them. A
+        parameter may be cut, and lies in order in a trace: that is noted where it is asked for what is true of a whole one."""
+        with torch._C.DisableTorchFunction():
+            held = [(t, storage_of(t), source) for t, source in self.state.values() if isinstance(t, torch.Tensor)]
+        for tensor, own, source in held:
+            is_asked, is_buffer = own == storage, source.kind == "buffer"
+            if (is_asked and is_buffer) or (all_of_them and (is_asked or is_buffer)):
+                found = self.note(source, "probe", strides_of).get(self.live)
+                if found != strides_of(tensor):
+                    self.refuse(f"it asks how {source} lies in memory, whose numbers are not in their order")
+        for _, source in self.tensors.values():  # views of them have no memory in a trace that says whose they are
+            self.note(source, "probe", strides_of)
 
     def set(self, name: str) -> None:
         """An attribute of a tensor is set."""

@@ -88,6 +88,16 @@ def layings_of(numbers: Iterable[int], tensors: Sequence[torch.Tensor], gaps: bo
     return layings
 
 
+def is_asked_of_all(function: Any) -> bool:
+    """Returns if what it says goes back to how any tensor lies that was read before: results lie as what they are made of."""
+    return function in _ORDER
+
+
+def strides_of(tensor: torch.Tensor) -> tuple[int, ...]:
+    """How a tensor of the state lies in memory, as far as its code is told."""
+    return tuple(tensor.stride()) if tensor.layout is torch.strided else ()
+
+
 def lies_as(tensor: torch.Tensor, laying: Laying) -> bool:
     """Returns if a tensor lies in memory in this way."""
     if laying.is_dense:

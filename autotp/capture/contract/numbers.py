@@ -54,6 +54,22 @@ def rounded(value: Any, *digits: Any, **named: Any) -> Any:
     return _round(type(STANDS_FOR[type(value)])(value) if known else value, *digits, **named)
 
 
+def _number_in(text_of: Callable[..., str]) -> Callable[..., str]:
+    """A function that writes something as text: for the model's code it writes the number itself, which the trace then holds
+    for alone. The name of a symbol would be the text of another size, or of none."""
+
+    def text(value: Any, *specification: str) -> str:
+        if is_observed(sys._getframe(1)):
+            return text_of(type(STANDS_FOR[type(value)])(value), *specification)
+        return f"{value.node.str():{''.join(specification)}}"
+
+    return text
+
+
+# How what stands for a number becomes text: `format` gives it a specification, all else asks for its `repr`.
+_TEXTS: dict[str, Callable[..., str]] = {"__repr__": _number_in(repr), "__format__": _number_in(format)}
+
+
 def tensor_class(fake: torch.Tensor) -> type:
     """The class of the tensor that one of a trace stands for."""
     is_parameter = _is_instance(fake, torch.nn.Parameter) or PARAMETER in vars(fake)
@@ -105,11 +121,24 @@ def symbols_are_numbers() -> Iterator[None]:
     before = {name: getattr(builtins, name) for name in INSTEAD}
     vars(builtins).update(INSTEAD)
     try:
-        with _json_in_python():
+        with _json_in_python(), _text_of_numbers():
             yield
     finally:
         vars(builtins).update(before)
         _plain.clear()
+
+
+@contextmanager
+def _text_of_numbers() -> Iterator[None]:
+    """Inside, what stands for a number becomes text as that number, where the model's code asks."""
+    before = {(kind, name): getattr(kind, name) for kind in STANDS_FOR for name in _TEXTS}
+    for kind, name in before:
+        setattr(kind, name, _TEXTS[name])
+    try:
+        yield
+    finally:
+        for (kind, name), own in before.items():
+            setattr(kind, name, own)
 
 
 @contextmanager
