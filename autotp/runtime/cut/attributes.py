@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ...errors import UsageError
+from ..collectives.added import SHARED
 from .backwards import as_outside
 from .differentiate import wholes
 from .given import gradients, note_given, note_gradient, settle
@@ -23,6 +24,10 @@ _nothing: Callable[[], Any] = lambda: None  # noqa: E731
 MSG_APART = (
     "{what} of {name} was given memory of {other}, which is cut over ranks in another way, so that they cannot share it as on the"
     " dense model; give a copy, with .clone(), or make them one parameter"
+)
+MSG_HOOK = (
+    "a hook writes into the gradient of {name}, a cut tensor, in place, and on the dense model another tensor has the memory of"
+    " this gradient, which it has not here; let the hook give a new tensor: lambda g: g * 2"
 )
 
 
@@ -175,9 +180,12 @@ def of_cut(parameter: Any, hook: Callable[[Any], Any]) -> Callable[[T], T | None
 
     def with_cut(gradient: T) -> T | None:
         with parts_only():
-            given = _seen(like, gradient)
+            given, before = _seen(like, gradient), gradient._version
+        writes = given.autotp_memory.writes
         with as_outside():
             result = hook(given)
+        if (gradient._version, given.autotp_memory.writes) != (before, writes) and SHARED in gradient.__dict__:
+            raise UsageError(MSG_HOOK.format(name=like.autotp_origin.name))
         if result is None or result is given:
             return None
         with parts_only():

@@ -18,6 +18,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from torch.utils._foreach_utils import _foreach_supported_types
 
 from ...errors import UsageError
+from ..collectives.added import at_once
 from .attributes import after_backward, of_cut
 from .functions import dispatched
 from .origin import IsCut, Memory, Origin, parts_only
@@ -98,7 +99,9 @@ class CutTensor(IsCut, torch.Tensor):  # type: ignore[misc]
 
     def local(self) -> torch.Tensor:
         with parts_only():
-            return self.as_subclass(torch.Tensor)
+            own = self.as_subclass(torch.Tensor)
+        at_once(own.grad_fn)
+        return own
 
     def whole(self, what: str = ".whole()") -> torch.Tensor:
         return self.autotp_origin.whole(self.local(), what)
