@@ -154,6 +154,25 @@ def over_its_memory(net: Any) -> Any:
     return [clipped, kept, [p.grad for p in net.parameters()]]
 
 
+def pieces_of_it(net: Any) -> Any:
+    """A piece that a hook keeps without its base is of what the gradient becomes."""
+    found: dict[Any, Any] = {}
+    ways: list[Callable[[Any], Any]] = [
+        lambda g: g[:1].detach(),
+        lambda g: g.data.flatten()[:3],
+        lambda g: g[:1].data.view(-1),
+    ]
+    for parameter in net.parameters():
+        for i, way in enumerate(ways):
+            key = len(found), i
+            parameter.register_hook(lambda g, key=key, way=way: found.__setitem__(key, way(g)))
+        loss(net).backward()
+        clipped = parameter.grad.mul_(3) + 0
+        loss(net).backward()
+        found[len(found)] = [clipped, parameter.grad.clone(), parameter.grad.data.mul_(2)[0]]
+    return [found[key] for key in sorted(found, key=str)]
+
+
 def one_object_for_all_hooks(net: Any) -> Any:
     kept, weight = [], net.blocks[0].up.weight
     weight.register_hook(kept.append)
@@ -212,6 +231,7 @@ RUNS: list[Callable[[Any], Any]] = [
     kept_by_a_hook,
     kept_by_a_hook_that_writes,
     over_its_memory,
+    pieces_of_it,
     one_object_for_all_hooks,
     shared_by_operands,
     in_order,

@@ -155,6 +155,21 @@ def written_in_inference_mode(net: Any) -> Any:
         return [each.clone() for each in (p, q, earlier, made, mean, var)]
 
 
+def numbers_of_other_types(net: Any) -> Any:
+    p, _ = two(net)
+    pairs, bits, wide = torch.view_as_complex(p.view(50, 16, 2)), p.view(torch.int64), p.view(torch.complex128)
+    torch._foreach_mul_([p, pairs], 2)
+    torch._foreach_mul_([pairs[0], p[1], wide, pairs.real], 2)
+    torch.aminmax(p, dim=1, out=(pairs.real[:, 0], p[:, 3]))
+    torch._foreach_neg_([wide.imag, p])
+    complex_one = p.to(torch.complex128) * 1j
+    turned, real, row = complex_one.conj(), torch.view_as_real(complex_one), complex_one[0]
+    torch._foreach_mul_([real[0], complex_one.real, row, complex_one, real], 2)
+    torch.add(complex_one[0], 1j, out=turned[1])
+    pairs.real = pairs.imag
+    return [p, pairs, bits, wide, complex_one, turned, real, row]
+
+
 RUNS: list[Callable[[Any], Any]] = [
     old_operand,
     old_operand_of_its_own_gradient,
@@ -167,6 +182,7 @@ RUNS: list[Callable[[Any], Any]] = [
     given_back,
     read_in_turn,
     written_in_inference_mode,
+    numbers_of_other_types,
 ]
 
 

@@ -14,9 +14,9 @@ from .backwards import as_outside
 from .differentiate import wholes
 from .given import gradients, note_given, note_gradient, settle
 from .kinds import label, setter
-from .memories import holders_of, is_same_memory, known_memory, note_memory
+from .memories import Memory, holders_of, is_same_memory, known_memory, note_memory
 from .operands import fits, held_for
-from .origin import IsCut, Memory, parts_only
+from .origin import IsCut, parts_only
 from .views import WholeView
 
 T = torch.Tensor
@@ -50,6 +50,7 @@ def of_type(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 def get_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     with parts_only():
+        args[0].autotp_memory.watch(args[0])
         return args[0].claim(func(*args), args[0].autotp_memory)
 
 
@@ -134,7 +135,8 @@ def _refuse_apart(parameter: Any, value: Any, what: str) -> None:
         return
     with parts_only():
         held = cut._use_count() > 1  # type: ignore[attr-defined]  # by more than Python: it is the gradient of something
-    if not held and holders_of(cut.local()) <= 2:  # the tensor itself, and what was asked
+    own_ones = 2 + (cut.autotp_memory.counted is not None)  # the tensor itself, what was asked, and what counts
+    if not held and holders_of(cut.local()) <= own_ones:
         return
     own, other = parameter.autotp_origin.name, cut.autotp_origin.name
     raise UsageError(MSG_APART.format(what=what, name=own, other=other))

@@ -21,7 +21,8 @@ from ...errors import UsageError
 from ..collectives.added import at_once
 from .attributes import after_backward, of_cut
 from .functions import dispatched
-from .origin import IsCut, Memory, Origin, parts_only
+from .memories import Memory
+from .origin import IsCut, Origin, parts_only
 from .unasked import give_wholes
 
 MSG_OUTSIDE = (
@@ -101,7 +102,7 @@ class CutTensor(IsCut, torch.Tensor):  # type: ignore[misc]
         with parts_only():
             own = self.as_subclass(torch.Tensor)
         at_once(own.grad_fn)
-        return own
+        return self.autotp_memory.counting(own) if torch._C._is_torch_function_enabled() else own
 
     def whole(self, what: str = ".whole()") -> torch.Tensor:
         return self.autotp_origin.whole(self.local(), what)
