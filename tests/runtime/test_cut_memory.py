@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -99,6 +100,42 @@ def copied_with_views(net: Any) -> Any:
     return [turned, rows, whole, bits, pairs, *again.values(), gradient, first, other, p, p.grad]
 
 
+def in_a_file(value: Any) -> Any:
+    file = io.BytesIO()
+    torch.save(value, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False), len(file.getvalue()) // 4096
+
+
+def saved_with_views(net: Any) -> Any:
+    p = net.blocks[0].up.weight
+    p.note = "kept"
+    net(IDS).square().mean().backward()
+    (first, rows, turned, same), size = in_a_file([p, p.data[:3], p.data.T, p.detach()])
+    rows.mul_(2)
+    turned.add_(1)
+    (gradient, row), _ = in_a_file([p.grad, p.grad[0]])
+    row.zero_()
+    net.blocks[1].up.weight.data = p.data
+    tied, length = in_a_file({name: parameter.data for name, parameter in net.named_parameters()})
+    tied["blocks.1.up.weight"].mul_(2)
+    (view,), _ = in_a_file([p.data[1:3]])
+    return [
+        first,
+        first.note,
+        isinstance(first, nn.Parameter),
+        rows,
+        turned,
+        same,
+        size,
+        gradient,
+        row,
+        *tied.values(),
+        length,
+        view,
+    ]
+
+
 def written_as_parts(net: Any) -> Any:
     """What is written into a part, or by autograd, is in views of `.data` too, which has a count of its own."""
 
@@ -136,6 +173,7 @@ RUNS: list[Callable[[Any], Any]] = [
     gradient_of_a_view,
     copied,
     copied_with_views,
+    saved_with_views,
     written_as_parts,
     before_backward,
 ]

@@ -19,6 +19,7 @@ from .differentiate import DIFFERENTIATING
 from .kinds import MEMORY, OF_OBJECT, OF_PART, OF_SIZES, RESHAPING, counts_writes, label, setter, written_by
 from .memories import is_written, like, state_of
 from .origin import IsCut, IsView, form_of, mapped, parts_only
+from .saving import reduced
 
 MSG_STALE = (
     "{what} uses a view of {name} that was made with gradients before the parameter was written to; make the view again"
@@ -245,5 +246,6 @@ _OF_OBJECT: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys(MEMORY, _refuse_memory),
     setter("data"): _set_data,
     setter("grad"): _set_gradient,
+    torch.Tensor.__reduce_ex__: reduced,
 }
 del _OF_OBJECT[torch.Tensor.__format__]  # a number, as text
