@@ -170,6 +170,22 @@ def numbers_of_other_types(net: Any) -> Any:
     return [p, pairs, bits, wide, complex_one, turned, real, row]
 
 
+class _Swapping(torch.autograd.Function):
+    """Two rows change places, which their sums do not tell, and most ranks hold none of them."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        value.data[:2] = value.data[:2].flip(0)
+        return value.sum(0)
+
+
+def written_where_nobody_counts(net: Any) -> Any:
+    p, q = two(net)
+    views = [p[0], p[30], q[:2], net.blocks[1].up.weight.detach()[1]]
+    found = [_Swapping.apply(each) for each in (p, q, p.view(50, 32), q[:7])]
+    return [*found, *views, p, q]
+
+
 RUNS: list[Callable[[Any], Any]] = [
     old_operand,
     old_operand_of_its_own_gradient,
@@ -183,6 +199,7 @@ RUNS: list[Callable[[Any], Any]] = [
     read_in_turn,
     written_in_inference_mode,
     numbers_of_other_types,
+    written_where_nobody_counts,
 ]
 
 

@@ -80,7 +80,7 @@ def state_of(value: torch.Tensor, counted: bool = True) -> int | torch.Tensor:
     """What tells later if a tensor was written to: how often it was, or what is in it where torch does not count."""
     if torch._C._functorch.is_functorch_wrapped_tensor(value):
         return 0
-    return value.clone() if value.is_inference() or not counted else value._version
+    return value.detach().clone() if value.is_inference() or not counted else value._version
 
 
 def is_written(value: torch.Tensor, before: int | torch.Tensor) -> bool:

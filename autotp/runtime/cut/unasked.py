@@ -99,7 +99,7 @@ def _with_wholes(function: Callable[..., Any], below: Callable[[], AbstractConte
     def taking(*args: Any, **kwargs: Any) -> Any:
         if not (torch._C._is_torch_function_enabled() and _has_cut(args, kwargs) and not _is_machinery(args)):
             return function(*args, **kwargs)
-        lent = Lent(function.__name__, distrusted=True)
+        lent = Lent(function.__name__, counted=False)
         with below():
             args, kwargs = mapped(lent, (args, kwargs))
         result = function(*args, **kwargs)

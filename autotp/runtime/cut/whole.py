@@ -21,11 +21,11 @@ MSG_IN_PLACE = (
 
 class Lent:
     """Whole tensors that a function is given in place of cut ones. What it has written into them is taken over, whether it says
-    so or not. One that is `distrusted` may have written through `.data`, which torch does not count: its wholes are compared.
-    Tensors and views of one memory are lent one whole, so that what is written into one is there in the others."""
+    so or not. One that is not `counted` may have written where torch does not count, through `.data`: its wholes are compared,
+    which all ranks have. Tensors and views of one memory are lent one whole, so that a write into one is there in the others."""
 
-    def __init__(self, what: str, *, distrusted: bool = False, counted: bool = True) -> None:
-        self.what, self.distrusted, self.counted = what, distrusted, counted
+    def __init__(self, what: str, *, counted: bool = True) -> None:
+        self.what, self.counted = what, counted
         self._roots: dict[tuple[int, bool], torch.Tensor] = {}
         self._wholes: dict[int, tuple[IsCut | WholeView, torch.Tensor, int | torch.Tensor]] = {}
 
@@ -70,8 +70,7 @@ class Lent:
     def take_over(self) -> None:
         """Keep this rank's part of what was written. Raises UsageError where autograd would have to know of that."""
         for value, whole, before in self._wholes.values():
-            cut, root = (value.autotp_cut, value.autotp_root) if isinstance(value, WholeView) else (value, whole)
-            if not is_written(whole, before) and not (self.distrusted and _differs(cut, root)):
+            if not is_written(whole, before):
                 continue
             if isinstance(value, WholeView):
                 value.keep(self.what, self.root_of(value))
@@ -92,15 +91,6 @@ def _counted(value: Any, what: str) -> torch.Tensor:
         return whole
     with torch.inference_mode(False), torch.no_grad():
         return value.whole(what)
-
-
-def _differs(value: Any, whole: torch.Tensor) -> bool:
-    """Returns if this rank's part of a whole is not what the rank holds."""
-    if hasattr(value, "_spec") or torch._C._functorch.is_functorch_wrapped_tensor(whole):
-        return False
-    with parts_only(), torch.no_grad():
-        own, there = value.local().detach(), value.part_of(whole.detach())
-        return not torch.equal(own, there) and not torch.allclose(own, there, rtol=0, atol=0, equal_nan=True)
 
 
 def on_whole(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
