@@ -24,6 +24,7 @@ from .functions import dispatched
 from .memories import Memory
 from .origin import IsCut, Origin, parts_only
 from .unasked import give_wholes
+from .views import as_class
 
 MSG_OUTSIDE = (
     "{what} of {name} outside of its module's forward would lose its gradient, since FSDP has cut it too; read it in forward, or"
@@ -63,6 +64,10 @@ class CutTensor(IsCut, torch.Tensor):  # type: ignore[misc]
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return dispatched(func, types, args, kwargs or {})
+
+    def as_subclass(self, cls: Any) -> Any:
+        """Raises UsageError for a class that is not torch's own, since torch gives it this rank's part without asking."""
+        return as_class(self, cls) if torch._C._is_torch_function_enabled() else super().as_subclass(cls)
 
     def __deepcopy__(self, memo: dict[Any, Any]) -> CutTensor:
         is_parameter = "_is_param" in self.__dict__

@@ -39,6 +39,10 @@ MSG_ONE_RANK = (
     "{error}; this rank has a parameter that is a view of {name}, as nn.Parameter({name}.data[:2]) is, which a call needs: let"
     " all ranks have the same ones"
 )
+MSG_CLASS = (
+    "as_subclass would make a {kind} of the memory of {name}, which is cut over ranks, and writes there would be lost;"
+    " make it of .whole(), a tensor of its own"
+)
 
 # Views that are parameters of a module, by identity: programs take their memory without asking.
 trained: dict[int, weakref.ref[Any]] = {}
@@ -119,6 +123,10 @@ class WholeView(IsView, torch.Tensor):
         roots: dict[Any, torch.Tensor] = memo
         root = roots.setdefault(key, self.autotp_root.detach().clone())
         return WholeView.of(like(own, root), cut, root)
+
+    def as_subclass(self, cls: Any) -> Any:
+        """Raises UsageError for a class that is not torch's own."""
+        return as_class(self, cls) if torch._C._is_torch_function_enabled() else super().as_subclass(cls)
 
     def plain(self) -> torch.Tensor:
         """The view as a plain tensor with the same memory and history."""
@@ -210,6 +218,14 @@ def refuse_shared(value: Any) -> None:
     if isinstance(value, (IsCut, WholeView)) and torch._C._is_torch_function_enabled():
         cut = value if isinstance(value, IsCut) else value.autotp_cut
         raise UsageError(MSG_SHARED.format(name=cut.autotp_origin.name))
+
+
+def as_class(value: Any, kind: type) -> Any:
+    """A cut tensor, or a view of one, as a plain tensor, which it is to everybody. Raises UsageError for another class."""
+    if kind is torch.Tensor:
+        return value
+    name = (value.autotp_cut if isinstance(value, WholeView) else value).autotp_origin.name
+    raise UsageError(MSG_CLASS.format(kind=kind.__name__, name=name))
 
 
 def _version(cut: Any) -> tuple[int, int, int]:
