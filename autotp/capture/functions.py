@@ -231,7 +231,7 @@ def argument_names(function: Callable[..., Any], paths: Sequence[Any]) -> tuple[
 
 def _is_cut(value: Any) -> bool:
     """Returns if something is a cut parameter, whatever its class."""
-    return isinstance(value, torch.Tensor) and "origin" in getattr(value, "__dict__", ())
+    return isinstance(value, torch.Tensor) and "autotp_origin" in getattr(value, "__dict__", ())
 
 
 class OpaqueFunction:

@@ -73,7 +73,7 @@ class _Check:
         if given or gradients:
             check_given()
         if trained:
-            refresh_trained(self.ranks)
+            refresh_trained(self.ranks, model)
         _check_average(self.ranks)
         state = self.draws.begin(model) if self.always else 0
         on_host = self.always and self.ranks.device.type == "cpu"

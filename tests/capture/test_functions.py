@@ -101,6 +101,44 @@ def test_a_loop_over_time_with_a_rule_is_one_operator_for_every_length(kind: Any
     assert counts == [2, len(lengths)]  # the first one takes the example's length as a constant
 
 
+class Gated(torch.autograd.Function):
+    """It keeps a parameter for its derivative, which is computed with what a rank holds of it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, gate)
+        ctx.kept = gate
+        return x * gate.sigmoid()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+        x, gate = ctx.saved_tensors
+        slope = ctx.kept.sigmoid() * (1 - gate.sigmoid())
+        return gradient * gate.sigmoid(), (gradient * x).flatten(0, -2).sum(0) * slope
+
+
+def gated(x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+    """As the functions of kernels do it, whose derivative nobody can trace."""
+    return Gated.apply(x, gate)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class IsGated(Recurrent):
+    def inner(self, y: torch.Tensor) -> torch.Tensor:
+        return gated(y, self.decay)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_derivative_of_its_own_is_computed_with_the_part_of_a_parameter_that_it_keeps(
+    size: int, tmp_path: Path
+) -> None:
+    rules = folder(tmp_path, 'of = "tests"\n[function.gated]\nsignature = "x: b t c, gate: c -> b t c"\nzeros = "x"')
+    model, x = Stack(IsGated).double(), leaf(2, 3, HIDDEN)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter)
+    assert rows(autotp.plan(model, size, example=(x,), rules=rules)) == -(-INNER // size)
+    autotp.verify(model, size, example=(x,), rules=rules).raise_for_failure()
+
+
 def recurrence_of_two(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return recurrence(x + y, y[0, 0])[0]
 

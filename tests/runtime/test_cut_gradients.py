@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from autotp.errors import UsageError
+
 from .test_cut_padding import equal
 from .test_cut_parameters import IDS, on_ranks, planned
 
@@ -152,6 +154,25 @@ def over_its_memory(net: Any) -> Any:
     return [clipped, kept, [p.grad for p in net.parameters()]]
 
 
+def pieces_of_it(net: Any) -> Any:
+    """A piece that a hook keeps without its base is of what the gradient becomes."""
+    found: dict[Any, Any] = {}
+    ways: list[Callable[[Any], Any]] = [
+        lambda g: g[:1].detach(),
+        lambda g: g.data.flatten()[:3],
+        lambda g: g[:1].data.view(-1),
+    ]
+    for parameter in net.parameters():
+        for i, way in enumerate(ways):
+            key = len(found), i
+            parameter.register_hook(lambda g, key=key, way=way: found.__setitem__(key, way(g)))
+        loss(net).backward()
+        clipped = parameter.grad.mul_(3) + 0
+        loss(net).backward()
+        found[len(found)] = [clipped, parameter.grad.clone(), parameter.grad.data.mul_(2)[0]]
+    return [found[key] for key in sorted(found, key=str)]
+
+
 def one_object_for_all_hooks(net: Any) -> Any:
     kept, weight = [], net.blocks[0].up.weight
     weight.register_hook(kept.append)
@@ -164,11 +185,56 @@ def one_object_for_all_hooks(net: Any) -> Any:
     return [kept, weight.grad]
 
 
+def shared_by_operands(net: Any) -> Any:
+    """What a sum gives to its operands is one gradient: a hook that writes into it writes into that of the next one."""
+    p, q = net.blocks[0].up.weight, net.blocks[1].up.weight
+    whole = torch.ones(50, 32, requires_grad=True)
+    losses: list[Callable[[Any, Any], Any]] = [
+        lambda p, q: p + q,
+        lambda p, q: q - p + p,
+        lambda p, q: (u := p * 2, u.register_hook(lambda g: g.mul_(5)), u + q)[2],
+        lambda p, q: (u := q.exp(), u.register_hook(lambda g: g.mul_(5)), p + u)[2],
+        lambda p, q: (u := p + q, u.retain_grad(), found.append(u))[0],
+        lambda p, q: whole + q,
+        lambda p, q: p @ q.T,
+        lambda p, q: (p.T * q.T) @ p,
+        lambda p, q: torch.cat([p, q]),
+    ]
+    found: list[Any] = []
+    for i, of in enumerate(losses):
+        held = [p.register_hook(lambda g: g.mul_(2)), whole.register_hook(lambda g: g.mul_(3))]
+        held.append(q.register_post_accumulate_grad_hook(lambda q: [q.grad.mul_(4)][:0] or None))
+        if i % 2:
+            held.append(q.register_hook(lambda g: g.mul_(7)))
+        of(p, q).square().mean().backward()
+        for each in held:
+            each.remove()
+        found += [p.grad.clone(), q.grad.clone(), 0 if whole.grad is None else whole.grad.clone()]
+    return [found[4].grad if isinstance(found[4], torch.Tensor) else 0, *found]
+
+
+def in_order(net: Any) -> Any:
+    """The order in which hooks run, and so what each of them draws."""
+    order, drawn = list[str](), torch.Generator().manual_seed(3)
+    for name, parameter in net.named_parameters():
+        parameter.register_hook(lambda gradient, name=name: order.append(name))
+        parameter.register_hook(lambda gradient: gradient + torch.randn(gradient.shape, generator=drawn))
+    p, q = net.blocks[0].up.weight, net.blocks[1].up.weight
+    others = (p + q, p * q, q @ p.T, p.T + q.T, torch.cat([p, q]), torch.stack([q, p]), torch.where(p > 0, p, q))
+    (loss(net) + sum(p.square().sum() for p in net.parameters())).backward()
+    for other in others:
+        other.square().mean().backward()
+    return [order, [p.grad for p in net.parameters()]]
+
+
 RUNS: list[Callable[[Any], Any]] = [
     kept_by_a_hook,
     kept_by_a_hook_that_writes,
     over_its_memory,
+    pieces_of_it,
     one_object_for_all_hooks,
+    shared_by_operands,
+    in_order,
     written_by_a_hook,
     buffer_of_a_hook,
     hooks_within,
@@ -188,3 +254,26 @@ def test_gradients_are_the_dense_models(run: Callable[[Any], Any], tp: int) -> N
     true = run(copy.deepcopy(planned(tp)[0]))
     for found in on_ranks(tp, lambda net: equal(run(net), true)):
         assert found
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda p, q: p.T + q.T,
+        lambda p, q: p + torch.ones(50, 32, requires_grad=True),
+        lambda p, q: p.view(-1) + q.view(-1),
+    ],
+)
+def test_a_hook_that_writes_what_another_tensor_would_see_is_refused(of: Callable[[Any, Any], Any]) -> None:
+    def run(net: Any) -> None:
+        p, q = net.blocks[0].up.weight, net.blocks[1].up.weight
+        hooks = [each.register_hook(lambda g: g * 2) for each in (p, q)]
+        of(p, q).square().sum().backward()
+        for hook in hooks:
+            hook.remove()
+        for each in (p, q):
+            each.register_hook(lambda g: g.mul_(2))
+        with pytest.raises(UsageError, match="a hook writes into the gradient of blocks"):
+            of(p, q).square().sum().backward()
+
+    on_ranks(3, run)

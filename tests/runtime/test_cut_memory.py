@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -82,6 +83,78 @@ def copied(net: Any) -> Any:
     return [first, second, third, state, p]
 
 
+def copied_with_views(net: Any) -> Any:
+    p = net.blocks[0].up.weight
+    net(IDS).square().mean().backward()
+    turned, rows, whole, bits, pairs = copy.deepcopy(
+        [p.data.T, p.data[:3], p.detach(), p.data.view(torch.int64), torch.view_as_complex(p.data.view(50, 16, 2))]
+    )
+    turned.mul_(2)
+    rows.add_(1)
+    pairs.mul_(1j)
+    bits[4].zero_()
+    again = copy.deepcopy({"rows": rows, "whole": whole})
+    again["whole"].mul_(3)
+    gradient, first, other = copy.deepcopy((p.grad, p.grad[0], p))
+    first.zero_()
+    return [turned, rows, whole, bits, pairs, *again.values(), gradient, first, other, p, p.grad]
+
+
+def in_a_file(value: Any) -> Any:
+    file = io.BytesIO()
+    torch.save(value, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False), len(file.getvalue()) // 4096
+
+
+def saved_with_views(net: Any) -> Any:
+    p = net.blocks[0].up.weight
+    p.note = "kept"
+    net(IDS).square().mean().backward()
+    (first, rows, turned, same), size = in_a_file([p, p.data[:3], p.data.T, p.detach()])
+    rows.mul_(2)
+    turned.add_(1)
+    (gradient, row), _ = in_a_file([p.grad, p.grad[0]])
+    row.zero_()
+    net.blocks[1].up.weight.data = p.data
+    tied, length = in_a_file({name: parameter.data for name, parameter in net.named_parameters()})
+    tied["blocks.1.up.weight"].mul_(2)
+    (view,), _ = in_a_file([p.data[1:3]])
+    return [
+        first,
+        first.note,
+        isinstance(first, nn.Parameter),
+        rows,
+        turned,
+        same,
+        size,
+        gradient,
+        row,
+        *tied.values(),
+        length,
+        view,
+    ]
+
+
+def written_as_parts(net: Any) -> Any:
+    """What is written into a part, or by autograd, is in views of `.data` too, which has a count of its own."""
+
+    def part(tensor: Any) -> Any:
+        return tensor.local() if hasattr(tensor, "local") else tensor
+
+    net(IDS).square().mean().backward()
+    found = []
+    for parameter in net.parameters():
+        kept = [parameter.data[:1], parameter.detach()[:1], parameter.data.data.view(-1)[:2]]
+        kept += [parameter.grad.data[:1], parameter.grad[:1]]
+        for do in (part(parameter.data), part(parameter.detach()), part(parameter.grad.data), part(parameter.grad)):
+            do.mul_(2)
+            found += [each.clone() for each in kept]
+        found += kept
+    net(IDS).square().mean().backward()
+    return [*found, *net.parameters()]
+
+
 def before_backward(net: Any) -> Any:
     loss = net(IDS).square().mean()
     for parameter in net.parameters():
@@ -99,6 +172,9 @@ RUNS: list[Callable[[Any], Any]] = [
     fresh,
     gradient_of_a_view,
     copied,
+    copied_with_views,
+    saved_with_views,
+    written_as_parts,
     before_backward,
 ]
 

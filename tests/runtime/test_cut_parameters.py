@@ -522,6 +522,27 @@ def test_memory_that_a_tensor_which_is_not_cut_would_share_is_refused() -> None:
     on_ranks(2, run)
 
 
+class Named(torch.Tensor):
+    """A tensor of a class that somebody wrote."""
+
+
+def test_a_class_of_somebodys_own_is_not_given_a_part() -> None:
+    def run(model: Any) -> None:
+        weight = model.blocks[0].up.weight
+        for each in (weight, weight.data, weight.data[:2], weight.detach() * 2):
+            with pytest.raises(UsageError, match=r"make it of \.whole"):
+                each.as_subclass(Named)
+            plain = each.detach().as_subclass(torch.Tensor)
+            assert plain.shape == each.shape
+            plain.fill_(3)
+            assert each.mean() == 3
+        named = weight.detach().whole().as_subclass(Named)
+        assert type(named + weight.detach()) is Named
+        assert (named + weight.detach()).shape == (50, 32)
+
+    on_ranks(2, run)
+
+
 def test_what_torch_and_its_compiler_know_attributes_by_is_as_it_was() -> None:
     on_ranks(2, lambda model: None)
     for name in ("data", "grad"):

@@ -46,6 +46,8 @@ def integers(net: Any) -> Any:
         small = (weight * 100).to(torch.int8)
         found += [least.max(), least.min(), small.sum(), small.max(), small.min(), small.sum(dtype=torch.int32)]
         found += [(weight > 0).sum(), (weight > 0).max(), (weight < -9).min(), (weight > 0).any(), (weight > 0).all()]
+        small = (weight.detach() * 9).to(torch.uint8)
+        found += [small.any(), torch.all(small), torch.any(small == 300), torch.any(weight.detach() != 0)]
         found += [torch.count_nonzero(small), weight.sum(dtype=torch.int32), small.sum(dtype=torch.float32)]
     return [[int(value), str(value.dtype)] for value in found]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,10 +12,13 @@ import pytest
 import torch
 from torch import nn
 
+import autotp
+from autotp.errors import RankLostError
 from autotp.runtime.cut.views import trained
+from autotp.runtime.groups.launch import run_ranks
 
 from .test_cut_padding import equal
-from .test_cut_parameters import on_ranks, planned
+from .test_cut_parameters import IDS, Net, on_ranks, planned
 
 
 @pytest.fixture(autouse=True)
@@ -155,6 +159,37 @@ def written_in_inference_mode(net: Any) -> Any:
         return [each.clone() for each in (p, q, earlier, made, mean, var)]
 
 
+def numbers_of_other_types(net: Any) -> Any:
+    p, _ = two(net)
+    pairs, bits, wide = torch.view_as_complex(p.view(50, 16, 2)), p.view(torch.int64), p.view(torch.complex128)
+    torch._foreach_mul_([p, pairs], 2)
+    torch._foreach_mul_([pairs[0], p[1], wide, pairs.real], 2)
+    torch.aminmax(p, dim=1, out=(pairs.real[:, 0], p[:, 3]))
+    torch._foreach_neg_([wide.imag, p])
+    complex_one = p.to(torch.complex128) * 1j
+    turned, real, row = complex_one.conj(), torch.view_as_real(complex_one), complex_one[0]
+    torch._foreach_mul_([real[0], complex_one.real, row, complex_one, real], 2)
+    torch.add(complex_one[0], 1j, out=turned[1])
+    pairs.real = pairs.imag
+    return [p, pairs, bits, wide, complex_one, turned, real, row]
+
+
+class _Swapping(torch.autograd.Function):
+    """Two rows change places, which their sums do not tell, and most ranks hold none of them."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        value.data[:2] = value.data[:2].flip(0)
+        return value.sum(0)
+
+
+def written_where_nobody_counts(net: Any) -> Any:
+    p, q = two(net)
+    views = [p[0], p[30], q[:2], net.blocks[1].up.weight.detach()[1]]
+    found = [_Swapping.apply(each) for each in (p, q, p.view(50, 32), q[:7])]
+    return [*found, *views, p, q]
+
+
 RUNS: list[Callable[[Any], Any]] = [
     old_operand,
     old_operand_of_its_own_gradient,
@@ -167,6 +202,8 @@ RUNS: list[Callable[[Any], Any]] = [
     given_back,
     read_in_turn,
     written_in_inference_mode,
+    numbers_of_other_types,
+    written_where_nobody_counts,
 ]
 
 
@@ -187,6 +224,42 @@ def _order_of_trained(net: Any) -> bool:
     kept = nn.Parameter(p[:2])
     last._is_param = True
     return list(trained)[-2:] == [id(kept), id(last)]
+
+
+def _garbage(net: Any, rank: int) -> Any:
+    """On one rank Python has come already to what nobody holds any more."""
+    kept = nn.Parameter(net.blocks[0].up.weight.data[5:10])
+    around: list[Any] = [nn.Parameter(net.blocks[0].up.weight.data[:5])]
+    if rank != 1:
+        around.append(around)
+    del around
+    for _ in range(3):
+        net.zero_grad()
+        net(IDS).square().mean().backward()
+        torch.optim.SGD(net.parameters(), 0.1).step()
+    return [kept, *net.parameters()]
+
+
+def test_views_that_are_parameters_and_garbage_on_some_ranks_are_not_gathered() -> None:
+    true = _garbage(copy.deepcopy(planned(3)[0]), 0)
+    gc.disable()
+    try:
+        assert all(on_ranks(3, lambda net: equal(_garbage(net, net.embed.weight.autotp_origin.ranks.rank), true)))
+    finally:
+        gc.enable()
+
+
+def _on_one_rank() -> str:
+    net = autotp.parallelize(Net(), example=(IDS,))
+    kept = [nn.Parameter(net.blocks[0].up.weight.data[:5])][torch.distributed.get_rank() :]
+    net.blocks[0].up.weight.data.mul_(2)
+    with pytest.raises(RankLostError) as said:
+        net(IDS)
+    return str(said.value) * len(kept)
+
+
+def test_a_view_that_is_a_parameter_on_one_rank_is_named() -> None:
+    assert "has a parameter that is a view of blocks.0.up.weight" in run_ranks(_on_one_rank, 2, timeout_s=5)[0]
 
 
 def test_views_that_are_parameters_are_looked_after_in_the_order_in_which_they_came() -> None:

@@ -23,6 +23,7 @@ from ...axes.layout import (
     peers,
 )
 from ...outside.own import FUNCTIONS
+from .added import at_once
 
 # A leaf of this size or more stands for a symbolic one (see `axes.sizes`), read off the tensor at run time.
 SYMBOLIC = 1_000_003
@@ -142,16 +143,23 @@ class _KeepPaddingZero(torch.autograd.Function):
     def forward(ctx, value, places):  # type: ignore[no-untyped-def]
         ctx.set_materialize_grads(False)
         ctx.places = places
+        at_once(ctx)
         return value.view_as(value)
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
         if gradient is None:
             return None, None
-        made = gradient.clone() if ctx.places else gradient
+        if not ctx.places:
+            return gradient, None
+        # Who else has the gradient has its padding, which is nothing to anybody; a hook of his may write into it.
+        in_place = not torch.is_grad_enabled() and 0 not in gradient.stride()
+        made = gradient.data if in_place else gradient.clone()
         for dim, where in ctx.places:
             made.index_fill_(dim, where.to(made.device), 0)
-        if not ctx.places or torch.compiler.is_dynamo_compiling():  # which knows no views of gradients
+        if in_place:
+            return gradient, None
+        if torch.compiler.is_dynamo_compiling():  # which knows no views of gradients
             return made, None
         # Who has a view of a gradient has its base too, which is the gradient itself or not: alike on all ranks.
         return made.view_as(made) if gradient._is_view() else made, None

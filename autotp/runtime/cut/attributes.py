@@ -9,13 +9,14 @@ from typing import Any
 import torch
 
 from ...errors import UsageError
+from ..collectives.added import SHARED
 from .backwards import as_outside
 from .differentiate import wholes
 from .given import gradients, note_given, note_gradient, settle
 from .kinds import label, setter
-from .memories import holders_of, is_same_memory, known_memory, note_memory
+from .memories import Memory, holders_of, is_same_memory, known_memory, note_memory
 from .operands import fits, held_for
-from .origin import IsCut, Memory, parts_only
+from .origin import IsCut, parts_only
 from .views import WholeView
 
 T = torch.Tensor
@@ -23,6 +24,10 @@ _nothing: Callable[[], Any] = lambda: None  # noqa: E731
 MSG_APART = (
     "{what} of {name} was given memory of {other}, which is cut over ranks in another way, so that they cannot share it as on the"
     " dense model; give a copy, with .clone(), or make them one parameter"
+)
+MSG_HOOK = (
+    "a hook writes into the gradient of {name}, a cut tensor, in place, and on the dense model another tensor has the memory of"
+    " this gradient, which it has not here; let the hook give a new tensor: lambda g: g * 2"
 )
 
 
@@ -45,6 +50,7 @@ def of_type(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 def get_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     with parts_only():
+        args[0].autotp_memory.watch(args[0])
         return args[0].claim(func(*args), args[0].autotp_memory)
 
 
@@ -129,7 +135,8 @@ def _refuse_apart(parameter: Any, value: Any, what: str) -> None:
         return
     with parts_only():
         held = cut._use_count() > 1  # type: ignore[attr-defined]  # by more than Python: it is the gradient of something
-    if not held and holders_of(cut.local()) <= 2:  # the tensor itself, and what was asked
+    own_ones = 2 + (cut.autotp_memory.counted is not None)  # the tensor itself, what was asked, and what counts
+    if not held and holders_of(cut.local()) <= own_ones:
         return
     own, other = parameter.autotp_origin.name, cut.autotp_origin.name
     raise UsageError(MSG_APART.format(what=what, name=own, other=other))
@@ -175,9 +182,12 @@ def of_cut(parameter: Any, hook: Callable[[Any], Any]) -> Callable[[T], T | None
 
     def with_cut(gradient: T) -> T | None:
         with parts_only():
-            given = _seen(like, gradient)
+            given, before = _seen(like, gradient), gradient._version
+        writes = given.autotp_memory.writes
         with as_outside():
             result = hook(given)
+        if (gradient._version, given.autotp_memory.writes) != (before, writes) and SHARED in gradient.__dict__:
+            raise UsageError(MSG_HOOK.format(name=like.autotp_origin.name))
         if result is None or result is given:
             return None
         with parts_only():

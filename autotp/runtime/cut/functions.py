@@ -33,6 +33,7 @@ from .operands import computes_itself, held_for, is_whole_of, joins, note_writte
 from .origin import IsCut, mapped, parts_only
 from .patched import meant
 from .reductions import REDUCTIONS
+from .saving import reduced
 from .sent import COLLECTIVES, exchange
 from .views import refuse_shared
 from .whole import on_whole
@@ -167,6 +168,7 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     T.register_hook: attributes.register_hook,
     T.register_post_accumulate_grad_hook: attributes.register_after,
     T.__dlpack__: _refuse_sharing,
+    T.__reduce_ex__: reduced,
     **dict.fromkeys(RESHAPING | MEMORY, _reshape_in_place),
     T.view_as: _of_itself,
     T.expand_as: _of_itself,

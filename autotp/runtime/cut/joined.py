@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ...errors import UsageError
+from ..collectives.added import SHARED, at_once, is_shared
 from ..collectives.slices import assembled
 from .memories import is_same_memory
 
@@ -20,6 +21,7 @@ class WholeOf(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx, inputs, output):  # type: ignore[no-untyped-def]
         ctx.origin = inputs[1]
+        at_once(ctx)
 
     @staticmethod
     def vmap(info, in_dims, part, origin):  # type: ignore[no-untyped-def]
@@ -27,7 +29,10 @@ class WholeOf(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
-        return PartOf.apply(gradient, ctx.origin), None
+        shared, part = is_shared(gradient), PartOf.apply(gradient, ctx.origin)
+        if shared:
+            part.__dict__[SHARED] = True
+        return part, None
 
 
 class PartOf(torch.autograd.Function):
@@ -42,6 +47,7 @@ class PartOf(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx, inputs, output):  # type: ignore[no-untyped-def]
         ctx.origin = inputs[1]
+        at_once(ctx)
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]

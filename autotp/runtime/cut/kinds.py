@@ -57,6 +57,11 @@ ELEMENTWISE = frozenset(
 )
 # What may give a tensor itself, or another over its memory.
 SHARING = frozenset([*_found(["contiguous", "positive", "detach", "conj"]), T.__pos__])
+# What gives the gradient that it gets to several operands as it is.
+PASSING = frozenset(
+    [*_found("add sub subtract rsub".split())]
+    + [getattr(T, f"__{start}{name}__") for name in ("add", "sub") for start in ("", "r", "i")]
+)
 DIVIDING = frozenset(
     [*_found("div divide floor_divide remainder fmod".split())]
     + [

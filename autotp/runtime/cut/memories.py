@@ -1,14 +1,37 @@
-"""Who else has the memory of a tensor."""
+"""Who else has the memory of a tensor, and what they share."""
 
 from __future__ import annotations
 
 import weakref
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-# What tensors of one memory share beside it (see `origin.Memory`), by that memory, where autograd hands it on without asking.
+# What tensors of one memory share beside it (a `Memory`), by that memory, where autograd hands it on without asking.
 _known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+
+@dataclass
+class Memory:
+    """What tensors that share their memory share too: how often it was written to through one of them. Autograd counts its own
+    writes in a gradient, and not in `.data` of that, which has a count of its own; so a tensor with the first count is kept."""
+
+    writes: int = 0
+    counted: torch.Tensor | None = None
+
+    def watch(self, first: torch.Tensor) -> None:
+        """Count what is written without asking, from the first `.data` on that is made of the memory."""
+        if self.counted is None and not first.is_inference() and not hasattr(first, "_spec"):
+            self.counted = first.as_subclass(torch.Tensor).detach()
+
+    def counting(self, own: torch.Tensor) -> torch.Tensor:
+        """A plain tensor over the memory whose writes are counted: in place of one whose count nobody asks for any more."""
+        kept = self.counted
+        if kept is None or own.requires_grad or own.is_complex() or not is_same_memory(own, kept):
+            return own
+        alike = own.dtype is kept.dtype and (own.shape, own.stride()) == (kept.shape, kept.stride())
+        return kept.detach() if alike and own.storage_offset() == kept.storage_offset() else own
 
 
 def holders_of(value: torch.Tensor) -> int:
@@ -31,6 +54,17 @@ def is_same_memory(value: torch.Tensor, other: torch.Tensor) -> bool:
     return value.untyped_storage()._cdata == other.untyped_storage()._cdata
 
 
+def like(view: torch.Tensor, root: torch.Tensor) -> torch.Tensor:
+    """What a view is on other memory that is laid out as its own."""
+    if view.dtype is not root.dtype:
+        ratio = max(view.element_size() // root.element_size(), 1)
+        root = root.as_strided((root.untyped_storage().nbytes() // root.element_size() // ratio * ratio,), (1,), 0)
+        root = root.view(view.dtype)
+    made = root.as_strided(view.shape, view.stride(), view.storage_offset())
+    made = made.conj() if view.is_conj() else made
+    return torch._neg_view(made) if view.is_neg() else made
+
+
 def note_memory(value: torch.Tensor, shared: Any) -> None:
     """Remember what others over the memory of a tensor share, while one of them is there."""
     if _has_memory(value):
@@ -46,7 +80,7 @@ def state_of(value: torch.Tensor, counted: bool = True) -> int | torch.Tensor:
     """What tells later if a tensor was written to: how often it was, or what is in it where torch does not count."""
     if torch._C._functorch.is_functorch_wrapped_tensor(value):
         return 0
-    return value.clone() if value.is_inference() or not counted else value._version
+    return value.detach().clone() if value.is_inference() or not counted else value._version
 
 
 def is_written(value: torch.Tensor, before: int | torch.Tensor) -> bool:

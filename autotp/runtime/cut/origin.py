@@ -19,6 +19,7 @@ from ..collectives.slices import padding, take
 from ..devices.devices import CPU
 from ..groups.ranks import Ranks
 from .joined import PartOf, WholeOf
+from .memories import Memory
 
 # Inside, functions of cut tensors compute on the part and give plain tensors.
 parts_only = torch._C.DisableTorchFunctionSubclass
@@ -151,13 +152,6 @@ class Origin:
             raise RankLostError(MSG_ALONE.format(error=error, what=what, name=self.name)) from error
 
 
-@dataclass
-class Memory:
-    """What tensors that share their memory share too: how often it was written to through one of them."""
-
-    writes: int = 0
-
-
 def _set_half(tensor: Any, name: str, value: Any) -> bool:
     """Returns if an attribute is the real or the imaginary half, which torch writes without asking: that has been done then."""
     if name not in ("real", "imag") or not torch._C._is_torch_function_enabled():
@@ -170,6 +164,9 @@ class IsView:
     """What views of a gathered whole have; see `views.py`."""
 
     __slots__ = ()
+
+    autotp_cut: Any
+    autotp_root: torch.Tensor
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not _set_half(self, name, value):
@@ -209,13 +206,12 @@ class IsCut:
         """As `wrap`, of what nobody else has: it need be no second tensor."""
         return self.wrap(made, memory)
 
-    def same_memory(self) -> Any:
+    def same_memory(self, *, based: bool = False) -> Any:
         """A second tensor over the memory: it keeps that when this one is given other data, or is swapped."""
         with parts_only():
             made = self.claim(self.detach(), self.autotp_memory)  # type: ignore[attr-defined]
-            under = self.__dict__.get(
-                "autotp_under"
-            )  # see `attributes.py`: a view has its base, which what is a view is not
+            # See `attributes.py`: a view has its base, which what is a view is not.
+            under = self.__dict__.get("autotp_under") if based else None
             if under is not None and not under._is_view():
                 made.__dict__["autotp_under"] = under
             return made
@@ -285,6 +281,13 @@ class IsCut:
             here = here[(here >= 0) & (here < held.shape[dim])]
             found.append((dim, here.to(held.device)))
         return found
+
+
+def form_of(value: Any) -> tuple[int, bool]:
+    """What tells apart the wholes of cut tensors: their memory, and if what is in it is read as conjugate."""
+    cut = value.autotp_cut if isinstance(value, IsView) else value
+    with parts_only():
+        return id(cut.autotp_memory), cut.is_conj()
 
 
 @functools.cache

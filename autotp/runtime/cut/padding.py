@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
+from ..collectives.added import at_once
 from ..collectives.slices import keep_padding_zero
-from .kinds import DIVIDING, SHARING
+from .kinds import DIVIDING, PASSING, SHARING
 
 T = torch.Tensor
 
@@ -28,7 +29,7 @@ def operand(func: Any, value: Any) -> Any:
         return value
     if value.requires_grad and torch.is_grad_enabled():
         value = keep_padding_zero(value, origin.layouts, origin.ranks.rank)
-        return _harmless(value, origin) if torch.is_anomaly_enabled() else value
+        return _harmless(value, origin) if torch.is_anomaly_enabled() and func not in PASSING else value
     divides = func in DIVIDING and not (value.is_floating_point() or value.is_complex())
     return present(value, 1) if divides else value
 
@@ -50,4 +51,5 @@ def _harmless(value: T, origin: Any) -> T:
     """An operand with a number in its padding at which most functions have a slope: somebody looks for those that are none."""
     for dim, where in origin.padding_on(value.device):
         value = value.index_fill(dim, where, 0.5)
+        at_once(value.grad_fn)
     return value

@@ -158,6 +158,11 @@ def _count(tensor: Any, what: str) -> T:
     return _sum(tensor, what, lambda part: part != 0)
 
 
+def _answer(tensor: Any, found: T) -> T:
+    """Yes or no, of the type that torch gives."""
+    return found.to(torch.uint8) if tensor.dtype is torch.uint8 else found
+
+
 # What is computed of a cut tensor and a name for it, by the name that torch's functions have.
 _OVER_ALL: dict[str, Callable[[Any, str], T]] = {
     "sum": _plain_sum,
@@ -166,8 +171,8 @@ _OVER_ALL: dict[str, Callable[[Any, str], T]] = {
     "min": lambda tensor, what: _extreme(tensor, what, -1),
     "amax": lambda tensor, what: _extreme(tensor, what, 1),
     "amin": lambda tensor, what: _extreme(tensor, what, -1),
-    "any": lambda tensor, what: _count(tensor, what) > 0,
-    "all": lambda tensor, what: _count(tensor, what) == tensor.autotp_origin.shape.numel(),
+    "any": lambda tensor, what: _answer(tensor, _count(tensor, what) > 0),
+    "all": lambda tensor, what: _answer(tensor, _count(tensor, what) == tensor.autotp_origin.shape.numel()),
     "count_nonzero": _count,
 }
 

@@ -18,10 +18,13 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from torch.utils._foreach_utils import _foreach_supported_types
 
 from ...errors import UsageError
+from ..collectives.added import at_once
 from .attributes import after_backward, of_cut
 from .functions import dispatched
-from .origin import IsCut, Memory, Origin, parts_only
+from .memories import Memory
+from .origin import IsCut, Origin, parts_only
 from .unasked import give_wholes
+from .views import as_class
 
 MSG_OUTSIDE = (
     "{what} of {name} outside of its module's forward would lose its gradient, since FSDP has cut it too; read it in forward, or"
@@ -62,6 +65,10 @@ class CutTensor(IsCut, torch.Tensor):  # type: ignore[misc]
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return dispatched(func, types, args, kwargs or {})
 
+    def as_subclass(self, cls: Any) -> Any:
+        """Raises UsageError for a class that is not torch's own, since torch gives it this rank's part without asking."""
+        return as_class(self, cls) if torch._C._is_torch_function_enabled() else super().as_subclass(cls)
+
     def __deepcopy__(self, memo: dict[Any, Any]) -> CutTensor:
         is_parameter = "_is_param" in self.__dict__
         key = (
@@ -98,7 +105,9 @@ class CutTensor(IsCut, torch.Tensor):  # type: ignore[misc]
 
     def local(self) -> torch.Tensor:
         with parts_only():
-            return self.as_subclass(torch.Tensor)
+            own = self.as_subclass(torch.Tensor)
+        at_once(own.grad_fn)
+        return self.autotp_memory.counting(own) if torch._C._is_torch_function_enabled() else own
 
     def whole(self, what: str = ".whole()") -> torch.Tensor:
         return self.autotp_origin.whole(self.local(), what)

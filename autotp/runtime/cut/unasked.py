@@ -17,6 +17,7 @@ from ...errors import UsageError
 from ...outside.methods import function_of, is_class_method
 from .backwards import is_in_backward
 from .origin import IsCut, mapped, parts_only
+from .saving import share_in_files
 from .views import WholeView, refuse_shared
 from .whole import Lent
 
@@ -43,6 +44,7 @@ def give_wholes() -> None:
     torch.utils.swap_tensors = _swapping(torch.utils.swap_tensors)
     torch.Tensor.data, torch.Tensor.grad = _Attribute("data"), _Attribute("grad")  # type: ignore[assignment]
     torch.Tensor.set_ = _setting  # type: ignore[method-assign]
+    share_in_files()
     for owner, name, below in _TAKERS:
         held = vars(owner)[name]
         if is_class_method(held):
@@ -97,7 +99,7 @@ def _with_wholes(function: Callable[..., Any], below: Callable[[], AbstractConte
     def taking(*args: Any, **kwargs: Any) -> Any:
         if not (torch._C._is_torch_function_enabled() and _has_cut(args, kwargs) and not _is_machinery(args)):
             return function(*args, **kwargs)
-        lent = Lent(function.__name__, distrusted=True)
+        lent = Lent(function.__name__, counted=False)
         with below():
             args, kwargs = mapped(lent, (args, kwargs))
         result = function(*args, **kwargs)

@@ -4,6 +4,7 @@ tensor's do: what is written into one is taken over by the part, and after a wri
 from __future__ import annotations
 
 import copy
+import gc
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,12 +14,13 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from ...errors import UsageError
+from ...errors import RankLostError, UsageError
 from ..groups.ranks import Ranks
 from .differentiate import DIFFERENTIATING
 from .kinds import MEMORY, OF_OBJECT, OF_PART, OF_SIZES, RESHAPING, counts_writes, label, setter, written_by
-from .memories import is_written, state_of
-from .origin import IsCut, IsView, mapped, parts_only
+from .memories import is_written, like, state_of
+from .origin import IsCut, IsView, form_of, mapped, parts_only
+from .saving import reduced
 
 MSG_STALE = (
     "{what} uses a view of {name} that was made with gradients before the parameter was written to; make the view again"
@@ -33,7 +35,14 @@ MSG_SHARED = (
     "the memory of {name}, which is cut over ranks, would become another tensor's too; hand on .whole(), a copy, or .local(),"
     " this rank's part"
 )
-
+MSG_ONE_RANK = (
+    "{error}; this rank has a parameter that is a view of {name}, as nn.Parameter({name}.data[:2]) is, which a call needs: let"
+    " all ranks have the same ones"
+)
+MSG_CLASS = (
+    "as_subclass would make a {kind} of the memory of {name}, which is cut over ranks, and writes there would be lost;"
+    " make it of .whole(), a tensor of its own"
+)
 
 # Views that are parameters of a module, by identity: programs take their memory without asking.
 trained: dict[int, weakref.ref[Any]] = {}
@@ -45,7 +54,7 @@ class WholeView(IsView, torch.Tensor):
     autotp_cut: Any
     autotp_root: torch.Tensor
     autotp_node: Any  # of the root in autograd's graph, which a recorded write changes
-    autotp_version: tuple[int, int]
+    autotp_version: tuple[int, int, int]
 
     @staticmethod
     def of(view: torch.Tensor, cut: IsCut, root: torch.Tensor) -> WholeView:
@@ -96,14 +105,28 @@ class WholeView(IsView, torch.Tensor):
         return mapped(lambda leaf: _given_back(leaf, views, lent), result)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
-        """A tensor of its own, and a parameter if this is one."""
-        copied = self.taken("a copy").detach().clone().requires_grad_(self.requires_grad)
+        """A parameter of its own if this is one; else a view of the copied tensor, as copies of other views are."""
+        own = self.taken("a copy").detach()
+        copied = own.clone().requires_grad_(self.requires_grad)
         if "_is_param" in self.__dict__:
             copied = nn.Parameter(copied, copied.requires_grad)
+        elif not self.requires_grad:
+            copied = self._copied(own, memo)
         elif self.grad is not None:
             copied.grad = copy.deepcopy(self.grad, memo)
         memo[id(self)] = copied
         return copied
+
+    def _copied(self, own: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
+        """A view as this one of a copy of the cut tensor, on a copy of the whole."""
+        cut, key = copy.deepcopy(self.autotp_cut, memo), (WholeView, id(self.autotp_root))
+        roots: dict[Any, torch.Tensor] = memo
+        root = roots.setdefault(key, self.autotp_root.detach().clone())
+        return WholeView.of(like(own, root), cut, root)
+
+    def as_subclass(self, cls: Any) -> Any:
+        """Raises UsageError for a class that is not torch's own."""
+        return as_class(self, cls) if torch._C._is_torch_function_enabled() else super().as_subclass(cls)
 
     def plain(self) -> torch.Tensor:
         """The view as a plain tensor with the same memory and history."""
@@ -118,9 +141,7 @@ class WholeView(IsView, torch.Tensor):
     def on(self, root: torch.Tensor) -> torch.Tensor | None:
         """What the view is on another whole of the same tensor; None where that would not be the same to autograd."""
         plain = self.plain()
-        if plain.dtype is not root.dtype or plain.is_complex() or (torch.is_grad_enabled() and plain.requires_grad):
-            return None
-        return root.detach().as_strided(plain.shape, plain.stride(), plain.storage_offset())
+        return None if torch.is_grad_enabled() and plain.requires_grad else like(plain, root.detach())
 
     def keep(self, what: str, root: torch.Tensor | None = None) -> None:
         """After a write into the view, or into what it is on another root: the cut tensor takes it over. Raises UsageError where
@@ -129,14 +150,18 @@ class WholeView(IsView, torch.Tensor):
             self.autotp_cut.store(root)
             return  # its own root is out of date
         if self.autotp_root.grad_fn is not self.autotp_node:
-            self.autotp_version = (-1, -1)
+            self.autotp_version = (-1, -1, -1)
             raise UsageError(MSG_RECORDED.format(what=what, name=self.autotp_cut.autotp_origin.name))
         self.autotp_cut.store(self.autotp_root)
         self.autotp_version = _version(self.autotp_cut)
 
+    def is_fresh(self) -> bool:
+        """Returns if nobody has written to the part since the whole was gathered."""
+        return self.autotp_version == _version(self.autotp_cut)
+
     def refresh(self, what: str) -> None:
         """Gather the whole again if the part was written to. All ranks come here together, as they do everywhere."""
-        if self.autotp_version == _version(self.autotp_cut):
+        if self.is_fresh():
             return
         with parts_only():
             if torch.is_grad_enabled() and self.requires_grad and not self.is_leaf:
@@ -146,23 +171,42 @@ class WholeView(IsView, torch.Tensor):
         self.autotp_version = _version(self.autotp_cut)
 
 
-def refresh_trained(ranks: Ranks) -> None:
-    """Before a call: views that are parameters are of what is there now."""
+def refresh_trained(ranks: Ranks, model: nn.Module) -> None:
+    """Before a call: views that are parameters are of what is there now. Raises RankLostError for one that not all ranks have."""
+    old = _out_of_date(ranks)
+    within = {id(parameter) for parameter in model.parameters()} if old else set()
+    if any(id(view) not in within and "autotp_is_held" not in view.__dict__ for view in old):
+        del old[:]
+        gc.collect()  # what nobody holds any more is gone on all ranks, and not when Python comes to it
+        old = _out_of_date(ranks)
+    for view in old:
+        if id(view) not in within:
+            view.__dict__["autotp_is_held"] = True
+        try:
+            view.refresh("a call")
+        except RankLostError as error:
+            name = view.autotp_cut.autotp_origin.name
+            raise RankLostError(MSG_ONE_RANK.format(error=error, name=name)) from error
+
+
+def _out_of_date(ranks: Ranks) -> list[WholeView]:
+    found = []
     for key, each in list(trained.items()):
         view = each()
         if not isinstance(view, WholeView):  # gone, or given other data
             del trained[key]
-        elif view.autotp_cut.autotp_origin.ranks is ranks:
-            view.refresh("a call")
+        elif view.autotp_cut.autotp_origin.ranks is ranks and not view.is_fresh():
+            found.append(view)
+    return found
 
 
 def _on_one_root(views: Sequence[WholeView]) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
     """Views of one cut tensor, by identity, that were made of wholes of their own, on the root of the first of them. What a
     function writes into one, whether it says so or not, is there in the others, and the tensor takes over all of it."""
     found: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-    roots: dict[int, torch.Tensor] = {}
+    roots: dict[tuple[int, bool], torch.Tensor] = {}
     for view in views:
-        root = roots.setdefault(id(view.autotp_cut.autotp_memory), view.autotp_root)
+        root = roots.setdefault(form_of(view), view.autotp_root)
         moved = None if root is view.autotp_root else view.on(root)
         if moved is not None:
             found[id(view)] = root, moved
@@ -176,9 +220,19 @@ def refuse_shared(value: Any) -> None:
         raise UsageError(MSG_SHARED.format(name=cut.autotp_origin.name))
 
 
-def _version(cut: Any) -> tuple[int, int]:
+def as_class(value: Any, kind: type) -> Any:
+    """A cut tensor, or a view of one, as a plain tensor, which it is to everybody. Raises UsageError for another class."""
+    if kind is torch.Tensor:
+        return value
+    name = (value.autotp_cut if isinstance(value, WholeView) else value).autotp_origin.name
+    raise UsageError(MSG_CLASS.format(kind=kind.__name__, name=name))
+
+
+def _version(cut: Any) -> tuple[int, int, int]:
     with parts_only():
-        return cut.autotp_memory.writes, 0 if cut.is_inference() else cut._version
+        memory, counted = cut.autotp_memory, cut.autotp_memory.counted
+        own = 0 if cut.is_inference() else cut._version
+        return memory.writes, own, 0 if counted is None else counted._version
 
 
 def _given_back(leaf: Any, views: Sequence[WholeView], lent: Sequence[torch.Tensor]) -> Any:
@@ -192,7 +246,8 @@ def _given_back(leaf: Any, views: Sequence[WholeView], lent: Sequence[torch.Tens
             return view
     for view in views:
         if WholeView.shares_memory(leaf, view.autotp_root):
-            return WholeView.of(leaf, view.autotp_cut, view.autotp_root)
+            cut = view.autotp_cut
+            return WholeView.of(leaf, cut if leaf._is_view() else cut.same_memory(), view.autotp_root)
     return leaf
 
 
@@ -234,5 +289,6 @@ _OF_OBJECT: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys(MEMORY, _refuse_memory),
     setter("data"): _set_data,
     setter("grad"): _set_gradient,
+    torch.Tensor.__reduce_ex__: reduced,
 }
 del _OF_OBJECT[torch.Tensor.__format__]  # a number, as text

@@ -11,7 +11,7 @@ import torch
 from ...errors import UsageError
 from .kinds import counts_writes, label, written_by
 from .memories import is_written, state_of
-from .origin import IsCut, mapped, parts_only
+from .origin import IsCut, form_of, mapped, parts_only
 from .views import MSG_RECORDED, WholeView
 
 MSG_IN_PLACE = (
@@ -21,12 +21,12 @@ MSG_IN_PLACE = (
 
 class Lent:
     """Whole tensors that a function is given in place of cut ones. What it has written into them is taken over, whether it says
-    so or not. One that is `distrusted` may have written through `.data`, which torch does not count: its wholes are compared.
-    Tensors and views of one memory are lent one whole, so that what is written into one is there in the others."""
+    so or not. One that is not `counted` may have written where torch does not count, through `.data`: its wholes are compared,
+    which all ranks have. Tensors and views of one memory are lent one whole, so that a write into one is there in the others."""
 
-    def __init__(self, what: str, *, distrusted: bool = False, counted: bool = True) -> None:
-        self.what, self.distrusted, self.counted = what, distrusted, counted
-        self._roots: dict[int, torch.Tensor] = {}
+    def __init__(self, what: str, *, counted: bool = True) -> None:
+        self.what, self.counted = what, counted
+        self._roots: dict[tuple[int, bool], torch.Tensor] = {}
         self._wholes: dict[int, tuple[IsCut | WholeView, torch.Tensor, int | torch.Tensor]] = {}
 
     def __call__(self, value: Any) -> Any:
@@ -37,22 +37,22 @@ class Lent:
             whole = self._there(value)
             if whole is None:
                 whole = _counted(value, self.what) if isinstance(value, IsCut) else value.taken(self.what)
-                self._roots.setdefault(memory_of(value), whole if isinstance(value, IsCut) else value.autotp_root)
+                self._roots.setdefault(form_of(value), whole if isinstance(value, IsCut) else value.autotp_root)
             self._wholes[id(value)] = value, whole, state_of(whole, self.counted)
         return self._wholes[id(value)][1]
 
     def _there(self, value: IsCut | WholeView) -> torch.Tensor | None:
         """What a tensor or a view is on a whole of the same memory that was lent already."""
-        root = self._roots.get(memory_of(value))
+        root = self._roots.get(form_of(value))
         if root is None or isinstance(value, WholeView):
             return None if root is None else value.on(root)  # type: ignore[union-attr]
         with parts_only():
             recorded = torch.is_grad_enabled() and value.requires_grad  # type: ignore[attr-defined]
-        return None if recorded or root.is_complex() else root.detach()
+        return None if recorded else root.detach()
 
     def root_of(self, view: WholeView) -> torch.Tensor | None:
         """The whole on which a view was lent, if it is not its own."""
-        root = self._roots[memory_of(view)]
+        root = self._roots[form_of(view)]
         moved = root is not view.autotp_root and WholeView.shares_memory(self(view), root)
         return root if moved else None
 
@@ -70,8 +70,7 @@ class Lent:
     def take_over(self) -> None:
         """Keep this rank's part of what was written. Raises UsageError where autograd would have to know of that."""
         for value, whole, before in self._wholes.values():
-            cut, root = (value.autotp_cut, value.autotp_root) if isinstance(value, WholeView) else (value, whole)
-            if not is_written(whole, before) and not (self.distrusted and _differs(cut, root)):
+            if not is_written(whole, before):
                 continue
             if isinstance(value, WholeView):
                 value.keep(self.what, self.root_of(value))
@@ -92,15 +91,6 @@ def _counted(value: Any, what: str) -> torch.Tensor:
         return whole
     with torch.inference_mode(False), torch.no_grad():
         return value.whole(what)
-
-
-def _differs(value: Any, whole: torch.Tensor) -> bool:
-    """Returns if this rank's part of a whole is not what the rank holds."""
-    if hasattr(value, "_spec") or torch._C._functorch.is_functorch_wrapped_tensor(whole):
-        return False
-    with parts_only(), torch.no_grad():
-        own, there = value.local().detach(), value.part_of(whole.detach())
-        return not torch.equal(own, there) and not torch.allclose(own, there, rtol=0, atol=0, equal_nan=True)
 
 
 def on_whole(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -135,7 +125,8 @@ def _given_back(leaf: Any, sources: Sequence[tuple[IsCut | WholeView, torch.Tens
             return value
     for value, _, root in sources:
         if WholeView.shares_memory(leaf, root):
-            return WholeView.of(leaf, value.autotp_cut if isinstance(value, WholeView) else value.same_memory(), root)
+            cut = value.autotp_cut if isinstance(value, WholeView) else value
+            return WholeView.of(leaf, cut.same_memory(based=leaf._is_view()), root)
     return leaf
 
 
