@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from .actions import ABOUT, SUBCLASSES, Action
 from .answers import is_outside
 from .frames import IMPORTS, is_observed
-from .laying import asked, asks_for_order, is_asked_of_all, storage_of
+from .laying import LAYOUTS, asked, asks_for_order, is_asked_of_all, storage_of
 from .libraries import is_module_of_library
 from .modes import Modes
 from .names import Names
@@ -227,6 +227,8 @@ class Instructions(Names):
         if asks_for_order(function) and is_observed(_behind_torch(sys._getframe(3))):
             self.laid |= asked(function, args[0], self.inputs)
             self.note_strides(is_asked_of_all(function), storage_of(args[0]))
+        if function in LAYOUTS and is_observed(_behind_torch(sys._getframe(3))):
+            self.note_strides(False, storage_of(args[0]))
         if function in OF_THE_TENSOR:
             self.refuse(f"it asks a tensor for {OF_THE_TENSOR[function]}, which no program knows")
         if function == _WANTED and not self.gradients_asked:
