@@ -44,10 +44,12 @@ class CallSite:
         return [pytree.keystr(path) for path, leaf in flat if isinstance(leaf, Slot) and leaf.kind == kind]
 
     def check_classes(self) -> None:
-        """Raises TraceError for a tensor of a class of its own, which does what a trace does not see."""
+        """Raises TraceError for a tensor of a class of its own, which does what a trace does not see, and for a sparse one."""
         for kind in map(type, self.tensors):
             if _class(kind) is not torch.Tensor:
                 raise TraceError(f"it is given a {kind.__name__}, and a program computes with plain tensors")
+        if any(tensor.layout is not torch.strided for tensor in self.tensors):
+            raise TraceError("it is given a sparse tensor, and a program computes with dense ones")
         for leaf in self.leaves:
             if isinstance(leaf, _VALUES) and not isinstance(leaf, Enum) and hasattr(leaf, "__dict__"):
                 raise TraceError(f"it is given a {type(leaf).__name__}, a constant that may have attributes")
@@ -183,7 +185,8 @@ def call_site(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any
             tensors.append(leaf)
             small = tuple([size if size < 2 else None for size in leaf.shape])
             same.append(first.setdefault(id(leaf), len(same)))
-            key.append((_class(type(leaf)), leaf.dtype, leaf.device, leaf.requires_grad, small, same[-1]))
+            looks = (_class(type(leaf)), leaf.dtype, leaf.layout, leaf.device, leaf.requires_grad)
+            key.append((*looks, small, same[-1]))
         elif type(leaf) is int:
             leaves.append(_slot("number", len(numbers)))
             numbers.append(leaf)

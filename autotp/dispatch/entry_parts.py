@@ -81,9 +81,9 @@ class Parts:
         self.check(self.code.other_than(text, text, value))
 
     def _take_tensor(self, value: torch.Tensor, text: str) -> None:
-        kind, dtype, device = map(self.code.constant, (type(value), value.dtype, value.device))
-        looks = [f"type({text}) is not {kind}", f"{text}.dtype is not {dtype}", f"{text}.device != {device}"]
-        self.check([*looks, f"{text}.requires_grad is not {value.requires_grad}"])
+        kind, dtype, layout, device = map(self.code.constant, (type(value), value.dtype, value.layout, value.device))
+        looks = [f"type({text}) is not {kind}", f"{text}.dtype is not {dtype}", f"{text}.layout is not {layout}"]
+        self.check([*looks, f"{text}.device != {device}", f"{text}.requires_grad is not {value.requires_grad}"])
         same = self.code.site.same[len(self.tensors)]
         others = [at for at in range(len(self.tensors)) if self.code.site.same[at] == at and at != same]
         self.check([f"{text} is {self.tensors[at]}" for at in others])

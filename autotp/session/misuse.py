@@ -151,7 +151,19 @@ def _array(value: torch.Tensor) -> Any:
         return value.numpy()
     except (TypeError, RuntimeError):  # nor gradients, nor devices
         value = value.detach().cpu().resolve_conj().resolve_neg()
+        value = torch.view_as_real(value) if value.is_complex() else value
         return (value if value.dtype in _OF_NUMPY else value.view(_INTEGERS[value.element_size()])).numpy()
+
+
+def _stored(value: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The numbers that are in memory: of a sparse tensor where its entries are, and these."""
+    if value.layout is torch.sparse_coo:
+        return value._indices(), value._values()
+    if value.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return value.crow_indices(), value.col_indices(), value.values()
+    if value.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return value.ccol_indices(), value.row_indices(), value.values()
+    return (value,)
 
 
 def _check_average(ranks: Ranks) -> None:
@@ -168,5 +180,6 @@ def digest(inputs: Any) -> str:
     for value in pytree.tree_leaves(inputs):
         if type(value) is torch.Tensor and value.device.type != "meta":
             found.update(f"{value.dtype}{tuple(value.shape)}".encode())
-            found.update(_array(value).tobytes())
+            for part in _stored(value.detach()):
+                found.update(_array(part).tobytes())
     return found.hexdigest()

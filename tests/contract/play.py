@@ -193,9 +193,7 @@ def played(
             result = record.outputs
         assert len(done.records) >= CALLS, f"{name} makes {len(done.records)} calls"
         whole = autotp.full_state_dict(net) if parallel is not None else net.state_dict()
-        done.parameters = {
-            n: tensor.detach().clone() for n, tensor in whole.items() if isinstance(tensor, torch.Tensor)
-        }
+        done.parameters = {n: _dense(tensor) for n, tensor in whole.items() if isinstance(tensor, torch.Tensor)}
         done.cut = len(state_of(net).layouts) if parallel is not None else 0
         return done
 
@@ -259,6 +257,11 @@ def state(net: nn.Module, module: types.ModuleType) -> dict[str, Any]:
     return found
 
 
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy that can be compared."""
+    return (tensor if tensor.layout is torch.strided else tensor.to_dense()).detach().clone()
+
+
 def _note(place: str, value: Any, found: dict[str, Any], seen: set[int], depth: int) -> None:
     if isinstance(value, _PLAIN):
         found[place] = value
@@ -268,7 +271,7 @@ def _note(place: str, value: Any, found: dict[str, Any], seen: set[int], depth: 
         found[place] = value.whole().detach().clone()
     elif isinstance(value, torch.Tensor):
         whole = value.whole() if isinstance(value, IsCut) else closed(value)  # any use of what is cut makes it whole
-        found[place] = whole.detach().clone()
+        found[place] = _dense(whole)
         if value.is_leaf and value.grad is not None:
             found[f"{place}.grad"] = value.grad.detach().clone()
     elif depth and id(value) not in seen:
@@ -350,7 +353,7 @@ def _same(true: Any, own: Any) -> bool:
     if isinstance(true, torch.Tensor) and isinstance(own, torch.Tensor):
         if type(own) is not type(true) or own.shape != true.shape or own.dtype != true.dtype:
             return False
-        if not true.is_floating_point():
+        if not (true.is_floating_point() or true.is_complex()):
             return torch.equal(true, own)
         return torch.allclose(own, true, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
     if isinstance(true, float) and isinstance(own, float):

@@ -14,6 +14,7 @@ from .frames import between, is_observed, is_read_by_torch
 from .laying import storage_of, strides_of
 from .libraries import is_module_of_library
 from .modes import Modes
+from .probes import wanted_gradients
 from .reach import HOOKS_BY_NAME, Reach
 from .source import MISSING, Source, own_attributes, static_attribute
 from .values import CONTAINERS
@@ -51,6 +52,7 @@ class Attributes(Reach):
     def __init__(self, twin: nn.Module, live: nn.Module, varying: frozenset[tuple[str, str]], modes: Modes) -> None:
         super().__init__(twin, live, varying, modes)
         self.state: dict[int, tuple[Any, Source]] = {}  # what stands for parameters and buffers
+        self.gradients_asked = False
 
     @between
     def attribute(self, value: Any, name: str, original: Callable[[Any, str], Any]) -> Any:
@@ -190,6 +192,35 @@ class Attributes(Reach):
                     self.refuse(f"it asks how {source} lies in memory, whose numbers are not in their order")
         for _, source in self.tensors.values():  # views of them have no memory in a trace that says whose they are
             self.note(source, "probe", strides_of)
+
+    def note_wanted(self) -> None:
+        """It is asked which tensors want gradients: a trace is as if all parameters did."""
+        if not self.gradients_asked:
+            self.gradients_asked = True
+            with torch._C.DisableTorchFunction():  # what is asked here is not asked by the model
+                wanted = self.note(self.root, "probe", wanted_gradients).get(self.live)
+            if not all(wanted):
+                self.refuse("it asks whether a tensor wants a gradient, and some of its parameters want none")
+
+    def check_wants(self, tensor: torch.Tensor, wanted: bool) -> None:
+        """A tensor is told to want a gradient, or none. No graph has that; it may be so already."""
+        parameter = self._live_parameter(tensor)
+        with torch._C.DisableTorchFunction():
+            before = (tensor if parameter is None else parameter).requires_grad
+        if parameter is not None:
+            self.note(self.root, "probe", wanted_gradients)
+        elif before:
+            self.note_wanted()
+        if before is not wanted:
+            self.refuse("it says whether a tensor wants a gradient, which outlives the call")
+
+    def _live_parameter(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """The parameter of the unit that a tensor of the trace stands for."""
+        for number, (own, _) in self.parts.items():
+            for name, held in self.known[number][0]._parameters.items():
+                if held is tensor:
+                    return own._parameters.get(name)
+        return None
 
     def set(self, name: str) -> None:
         """An attribute of a tensor is set."""

@@ -16,17 +16,18 @@ from torch.utils import _pytree as pytree
 from .actions import ABOUT, SUBCLASSES, Action
 from .answers import is_outside
 from .frames import IMPORTS, is_observed
-from .laying import asked, asks_for_order, is_asked_of_all, storage_of
+from .laying import LAYOUTS, asked, asks_for_order, is_asked_of_all, storage_of
 from .libraries import is_module_of_library
 from .modes import Modes
 from .names import Names
 from .numbers import INSTEAD, STANDS_FOR, TYPE
 from .of_tensors import LEAVES, MEMORY, NUMBERS, OF_PYTHON, OF_THE_TENSOR, TEXTS
-from .probes import environment_state, wanted_gradients
+from .probes import environment_state
 from .source import MISSING, Source, held_at
 from .values import kind_of, may_write, memory_of
 
 _GRADIENT = torch.Tensor.grad.__get__  # type: ignore[union-attr]
+_WANTS = frozenset({torch.Tensor.requires_grad_, torch.Tensor.requires_grad.__set__})  # type: ignore[attr-defined]
 _WANTED = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 _BUILTINS = dict(vars(builtins))  # those of Python's own
 # Classes of which no tensor of a trace is, by what asks for them.
@@ -65,7 +66,6 @@ class Instructions(Names):
         self.inputs: dict[int, int] = {}  # by where they lie, their numbers
         self.laid: set[int] = set()  # those of which it matters how they lie in memory
         self.strides = False  # if these were asked for
-        self.gradients_asked = False
 
     def enter(self, frame: types.FrameType) -> None:
         """A function begins: what its closure and its defaults hold is state, unless the trace has made it."""
@@ -229,14 +229,14 @@ class Instructions(Names):
             self.laid |= asked(function, args[0], self.inputs)
             self.strides |= function is torch.Tensor.stride
             self.note_strides(is_asked_of_all(function), storage_of(args[0]))
+        if function in LAYOUTS and is_observed(_behind_torch(sys._getframe(3))):
+            self.note_strides(False, storage_of(args[0]))
         if function in OF_THE_TENSOR:
             self.refuse(f"it asks a tensor for {OF_THE_TENSOR[function]}, which no program knows")
-        if function == _WANTED and not self.gradients_asked:
-            self.gradients_asked = True
-            with torch._C.DisableTorchFunction():  # what is asked here is not asked by the model
-                wanted = self.note(self.root, "probe", wanted_gradients).get(self.live)
-            if not all(wanted):
-                self.refuse("it asks whether a tensor wants a gradient, and some of its parameters want none")
+        if function == _WANTED:
+            self.note_wanted()
+        if function in _WANTS:
+            self.check_wants(args[0], bool(args[1]) if len(args) > 1 else True)
 
     def _asked_about(self, frame: types.FrameType, action: Action) -> None:
         """Python itself says something of a value: what stands for a tensor or a number is something else."""

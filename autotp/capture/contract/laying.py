@@ -23,6 +23,14 @@ _LAYING = frozenset(
     if hasattr(place, name)
 )
 
+# What says whether all numbers of a tensor are in memory: a trace has sparse ones of the state as others.
+LAYOUTS = frozenset(
+    {
+        *(getattr(torch.Tensor, name).__get__ for name in ("is_sparse", "is_sparse_csr", "is_mkldnn", "layout")),
+        torch.Tensor.to_dense,
+    }
+)
+
 
 @dataclass(frozen=True)
 class Laying:
@@ -93,9 +101,9 @@ def is_asked_of_all(function: Any) -> bool:
     return function in _ORDER
 
 
-def strides_of(tensor: torch.Tensor) -> tuple[int, ...]:
+def strides_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     """How a tensor of the state lies in memory, as far as its code is told."""
-    return tuple(tensor.stride()) if tensor.layout is torch.strided else ()
+    return tuple(tensor.stride()) if tensor.layout is torch.strided else (str(tensor.layout),)
 
 
 def lies_as(tensor: torch.Tensor, laying: Laying) -> bool:

@@ -102,10 +102,10 @@ def _fill(value: Any, numbers: Any) -> None:
         if value.shape != numbers.shape:
             value.shape = numbers.shape
         value[...] = numbers
-    elif isinstance(value, (bytearray, array.array)):
-        del value[:]
+    elif isinstance(value, (bytearray, array.array)) and memoryview(value).nbytes != len(numbers):
+        del value[:]  # which nobody can do while a view of it is there: then it has not grown
         (value.extend if isinstance(value, bytearray) else value.frombytes)(numbers)
-    else:
+    elif numbers:
         memoryview(value).cast("B")[:] = numbers
 
 

@@ -151,6 +151,25 @@ def bytearray_written():
     yield
 
 
+class BytesInView(Mlp):
+    def __init__(self):
+        super().__init__()
+        self.bytes = bytearray(b"\x01\x02")
+        self.view = memoryview(self.bytes)
+
+    def middle(self, y):
+        view = self.view
+        view[0] = self.bytes[0] + 1
+        return y.relu() * self.bytes[0]
+
+
+@case()
+def bytearray_written_through_a_view():
+    yield twins(lambda index: BytesInView())
+    for _ in range(4):
+        yield
+
+
 class Queued(Arrays):
     def middle(self, y):
         self.queue.put(1)
