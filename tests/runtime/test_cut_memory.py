@@ -136,6 +136,20 @@ def saved_with_views(net: Any) -> Any:
     ]
 
 
+def one_object(net: Any) -> Any:
+    """A gradient that is given is the parameter's, whatever is done to the object later."""
+    p, q = net.blocks[0].up.weight, net.blocks[1].up.weight
+    net(IDS).square().mean().backward()
+    first = p.grad
+    p.grad = first
+    q.grad = first
+    found = [p.grad is first, q.grad is first]
+    p.grad = copied = q.grad * 2
+    copied.data = torch.ones(50, 32)
+    q.grad.data = q.grad.data * 3
+    return [*found, p.grad is copied, p.grad, q.grad, first]
+
+
 def written_as_parts(net: Any) -> Any:
     """What is written into a part, or by autograd, is in views of `.data` too, which has a count of its own."""
 
@@ -174,6 +188,7 @@ RUNS: list[Callable[[Any], Any]] = [
     copied,
     copied_with_views,
     saved_with_views,
+    one_object,
     written_as_parts,
     before_backward,
 ]

@@ -143,11 +143,11 @@ def _refuse_apart(parameter: Any, value: Any, what: str) -> None:
 
 
 def _own_gradient(parameter: Any, value: T | None) -> T | None:
-    """A gradient that is set, as a cut one: its memory if it is cut alike, a copy of this rank's part of any other."""
+    """A gradient that is set, as a cut one: itself if it is cut alike, a copy of this rank's part of any other."""
     part = None if value is None else _taken(parameter, value, ".grad")
     if part is None or isinstance(part, IsCut):
         note_gradient(parameter, None, None)
-        return None if part is None else parameter.wrap(part, part.autotp_memory)
+        return part
     _refuse_apart(parameter, value, ".grad")
     part = _apart(part, value)
     is_plain = type(part) is T and not isinstance(value, (IsCut, WholeView))
