@@ -26,6 +26,7 @@ TABLES = {
     "capture/memory.py": "copies that a written value needs",
     "capture/normalise.py": "which operators are others in disguise",
     "capture/replace.py": "reading sizes",
+    "capture/sizes.py": "reading sizes",
     "chains/rules.py": "an example in a text",
     "placement/norms.py": "how a norm is written out",
     "placement/prepare.py": "operators with a bias, and sums",
