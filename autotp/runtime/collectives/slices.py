@@ -153,7 +153,8 @@ class _KeepPaddingZero(torch.autograd.Function):
         if not ctx.places:
             return gradient, None
         # Who else has the gradient has its padding, which is nothing to anybody; a hook of his may write into it.
-        in_place = not torch.is_grad_enabled() and 0 not in gradient.stride()
+        plain = not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        in_place = plain and 0 not in gradient.stride()
         made = gradient.data if in_place else gradient.clone()
         for dim, where in ctx.places:
             made.index_fill_(dim, where.to(made.device), 0)
