@@ -10,7 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from .test_cut_parameters import IDS, on_ranks, planned, same
+import autotp
+from autotp.runtime.groups.launch import run_ranks
+
+from .test_cut_parameters import IDS, Net, on_ranks, planned, same
 
 
 @pytest.fixture(autouse=True)
@@ -176,3 +179,27 @@ def test_who_looks_for_what_is_no_number_finds_none() -> None:
     with torch.autograd.set_detect_anomaly(True):
         for found in on_ranks(3, lambda net: equal(recorded_where_it_has_no_slope(net), true)):
             assert found
+
+
+def compiled() -> Any:
+    """Runs on a rank: steps of a compiled net of which the last rank alone has padding."""
+    torch.set_default_dtype(torch.float64)
+    found = []
+    for make in (
+        lambda net: net,
+        lambda net: torch.compile(autotp.parallelize(net, example=(IDS,)), backend="aot_eager"),
+    ):
+        torch.manual_seed(0)
+        net = make(Net(30))
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        for ids in (IDS, IDS + 1, IDS // 2):
+            optimizer.zero_grad()
+            net(ids).square().mean().backward()
+            optimizer.step()
+        found.append([p.detach() for p in net.parameters()])
+    torch.set_default_dtype(torch.float32)
+    return equal(found[1], found[0])
+
+
+def test_a_compiled_net_trains_where_one_rank_alone_has_padding() -> None:
+    assert all(run_ranks(compiled, 3))

@@ -152,8 +152,10 @@ class _KeepPaddingZero(torch.autograd.Function):
             return None, None
         if not ctx.places:
             return gradient, None
-        # Who else has the gradient has its padding, which is nothing to anybody; a hook of his may write into it.
-        in_place = not torch.is_grad_enabled() and 0 not in gradient.stride()
+        # Who else has the gradient has its padding, which is nothing to anybody; a hook of his may write into it. A compiler's
+        # graphs write into nothing, and it cannot see what is a view.
+        compiled = torch.compiler.is_compiling()
+        in_place = not compiled and not torch.is_grad_enabled() and 0 not in gradient.stride()
         made = gradient.data if in_place else gradient.clone()
         for dim, where in ctx.places:
             made.index_fill_(dim, where.to(made.device), 0)
@@ -162,7 +164,7 @@ class _KeepPaddingZero(torch.autograd.Function):
         if torch.compiler.is_dynamo_compiling():  # which knows no views of gradients
             return made, None
         # Who has a view of a gradient has its base too, which is the gradient itself or not: alike on all ranks.
-        return made.view_as(made) if gradient._is_view() else made, None
+        return made.view_as(made) if not compiled and gradient._is_view() else made, None
 
 
 def keep_padding_zero(value: torch.Tensor, layouts: Sequence[Layout | None], rank: int) -> torch.Tensor:
