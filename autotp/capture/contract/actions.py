@@ -7,6 +7,7 @@ import itertools
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from .of_tensors import OF_PYTHON
 
@@ -31,7 +32,14 @@ class Action:
     compared: bool = False
     stored: frozenset[str] = frozenset()
     whole: bool = False
-    operands: tuple[str, ...] = ()
+    operands: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class Item:
+    """A constant by which something is read from a container."""
+
+    key: Any
 
 
 # Something is asked for what Python itself says of it: `operands` are where it is held, as `_place` has it.
@@ -153,26 +161,35 @@ def _is_compared(instructions: list[dis.Instruction], at: int) -> bool:
     return next(behind, "") in ("IS_OP", "COMPARE_OP", "CONTAINS_OP")
 
 
-def _place(code: types.CodeType, before: list[dis.Instruction]) -> tuple[str, ...]:
+def _place(code: types.CodeType, before: list[dis.Instruction]) -> tuple[Any, ...]:
     """Where the last thing that instructions load is held: the instruction that loads a variable, its name, and the attributes
-    that are read one off the other from there; `type` of a class that is asked for, and nothing where nothing tells."""
-    names: list[str] = []
-    while before and before[-1].opname in _CHAIN and not before[-1].is_jump_target:
-        names.insert(0, str(before[-1].argval))
-        before = before[:-1]
+    and items (`Item`) that are read one off the other from there; `type` of a class that is asked for, and nothing where
+    nothing tells."""
+    steps: list[Any] = []
+    while before and not before[-1].is_jump_target:
+        if before[-1].opname in _CHAIN:
+            steps.insert(0, str(before[-1].argval))
+            before = before[:-1]
+        elif (
+            before[-1].opname == "BINARY_SUBSCR" and before[-2].opname == "LOAD_CONST" and not before[-2].is_jump_target
+        ):
+            steps.insert(0, Item(before[-2].argval))
+            before = before[:-2]
+        else:
+            break
     if not before or before[-1].opname in _CHAIN:
         return ()
     base = before[-1]
     if _calls_type(base, before[:-1]):
         return ("type",)
     is_told = base.opname.startswith(_VARIABLES) and not base.is_jump_target
-    return (base.opname, _variables(base)[-1], *names) if is_told else ()
+    return (base.opname, _variables(base)[-1], *steps) if is_told else ()
 
 
 _VARIABLES = ("LOAD_FAST", "LOAD_DEREF", "LOAD_GLOBAL", "LOAD_NAME")
 
 
-def _only_argument(code: types.CodeType, behind: list[dis.Instruction]) -> tuple[str, ...]:
+def _only_argument(code: types.CodeType, behind: list[dis.Instruction]) -> tuple[Any, ...]:
     """The same of the argument of a call, if that is its only one; `type` where there is none."""
     loads = list(itertools.takewhile(lambda each: each.opname not in ("PRECALL", "CALL"), behind))
     is_alone = all(each.opname in _CHAIN for each in loads[1:])

@@ -15,6 +15,8 @@ from typing import Any
 
 from torch import nn
 
+from .actions import Item
+
 
 class Missing:
     """Stands for what is not there."""
@@ -164,17 +166,28 @@ _STEPS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def held_at(frame: FrameType, place: tuple[str, ...]) -> Any:
+def _item_of(value: Any, key: Any) -> Any:
+    if type(value) is dict and type(key) in (str, int):
+        return value.get(key, MISSING)
+    return (
+        value[key] if type(value) in (tuple, list) and type(key) is int and -len(value) <= key < len(value) else MISSING
+    )
+
+
+def held_at(frame: FrameType, place: tuple[Any, ...]) -> Any:
     """What is held where an instruction loads it, without running any code: MISSING where that does not tell. `place` is the
-    instruction, the variable, and the attributes that are read one off the other; `type` alone is any class."""
+    instruction, the variable, and the attributes and items that are read one off the other; `type` alone is any class."""
     if place == ("type",):
         return type
     if not place:
         return MISSING
-    instruction, variable, *names = place
+    instruction, variable, *steps = place
     space = frame.f_locals if instruction.startswith(("LOAD_FAST", "LOAD_DEREF")) else frame.f_globals
     value = space.get(variable, vars(builtins).get(variable, MISSING))
-    for name in names:
+    for name in steps:
+        if isinstance(name, Item):
+            value = _item_of(value, name.key)
+            continue
         spaces: list[Mapping[str, Any]] = [own_attributes(value)]
         if isinstance(value, nn.Module):
             spaces += [value._parameters, value._buffers, value._modules]

@@ -4,6 +4,7 @@ import collections
 import contextlib
 import copy
 import dataclasses
+import functools
 import json
 import operator
 
@@ -321,3 +322,40 @@ def class_under_another_name():
 @case()
 def class_with_other_bases():
     yield from changing(lambda a: 2.0 if isinstance(a, Sentinel) else 3.0, __bases__=(Sentinel,))
+
+
+# -- what an item of a container is asked for --------------------------------------------------------------------------
+
+
+def renamed(function):
+    """As libraries rename an argument: a text names the class of the first one."""
+
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        name = f"{args[0].__class__.__name__}.{function.__name__}"
+        if "old" in kwargs:
+            kwargs["factor"] = kwargs.pop("old") * len(name)
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+class Renamed(Asks):
+    @renamed
+    def forward(self, x, factor=2.0):
+        return x + self.down(self.up(self.norm(x)).relu() * factor)
+
+
+class RenamedOther(Renamed):
+    pass
+
+
+@case()
+def argument_that_is_renamed():
+    net = twins(lambda index: Renamed(None))
+    yield net, (leaf(2, 5, 32),)
+    yield call(leaf(2, 5, 32))
+    yield call(leaf(2, 5, 32), old=3.0)
+    net.blocks[1].__class__ = RenamedOther
+    yield call(leaf(2, 5, 32), old=3.0)
+    yield call(leaf(2, 5, 32), factor=3.0)
