@@ -6,6 +6,7 @@ Every module here is run on simulated ranks as well, at several sizes, and compa
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 from collections import UserDict
 from collections.abc import Callable, Iterable, Sequence
@@ -851,6 +852,31 @@ def test_what_fails_while_capturing_is_not_logged(caplog: pytest.LogCaptureFixtu
     assert not [record for record in caplog.records if record.name == logger]
     logging.getLogger(logger).error("a failure elsewhere")
     assert [record.message for record in caplog.records if record.name == logger] == ["a failure elsewhere"]
+
+
+# -- what code says of its own object --------------------------------------------------------------------------------
+
+
+def named(function: Callable[..., Any]) -> Callable[..., Any]:
+    """As a library does that gives arguments new names, and says whose they are."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        assert f"{args[0].__class__.__name__}.{function.__name__}" == "Named.forward"
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+class Named(Block):
+    forward = named(Block.forward)
+
+
+def test_a_block_whose_class_is_named_is_cut() -> None:
+    cut = Cut(Stack(Named), values(2, 3, HIDDEN))
+    cut.assert_same(lambda model: [model(leaf(b, 3, HIDDEN)) for b in (2, 5)])
+    assert cut.cut() == weights(2, *MLP)
+    assert not cut.failures
 
 
 # -- inputs with gaps ------------------------------------------------------------------------------------------------
