@@ -78,7 +78,7 @@ class EntryCode:
         parts.check([f"unit.compiler.is_filled({handle})" for handle in self.handles])
         run = self._run("unit.parts", parts.tensors, numbers, "bound")
         look = [*_positions([*parts.lines, *run], "unit.positions"), *self._mode(unit), *parts.lines]
-        lines = ["try:", *_indented(look), "except (LookupError, AttributeError, TypeError, TraceError):"]
+        lines = ["try:", *_indented(look), "except (LookupError, AttributeError, TypeError, RuntimeError, TraceError):"]
         return self._compiled(["with parts_only():", *_indented([*lines, "    return other", *run])])
 
     def _mode(self, unit: LiveUnit) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from ..capture.clone import OWN_FORWARD
 from ..capture.signature import CallSite, call_site
@@ -98,7 +99,8 @@ class UnitForward(LiveUnit):
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _find_and_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if torch._C._are_functorch_transforms_active():  # a program's collectives are no part of these
+        nested = any(isinstance(leaf, torch.Tensor) and leaf.is_nested for leaf in pytree.tree_leaves((args, kwargs)))
+        if nested or torch._C._are_functorch_transforms_active():  # a program's collectives are no part of these
             return self._run_whole(args, kwargs)
         site = self.site(args, kwargs)
         if any(_stands_for_whole(tensor) for tensor in site.tensors):
