@@ -197,6 +197,13 @@ class Widths:
         (sizes,) = found
         return tuple(own if size is None else size for own, size in zip(shape, sizes, strict=True)) if sizes else shape
 
+    def whole_or_none(self, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+        """The same, None if it may be one of several."""
+        try:
+            return self.whole(shape)
+        except TraceError:
+            return None
+
     def is_slice_of(self, shape: tuple[int, ...]) -> bool:
         """Returns if a value of this shape may be the whole of what an object holds a slice of."""
         if self._others is not None and self._others.is_slice_of(shape):
@@ -209,8 +216,14 @@ class Widths:
         if self._others is not None:
             return self._others.is_whole(shape)
         keys = {_masked(shape, mask) for mask in (frozenset[int](), *_MASKS)}
-        sliced = any(self._known.get(key, {key}) != {key} for key in keys)
-        return not sliced and any(keys & wholes for wholes in self._known.values())
+        return not self.is_slice(shape) and any(keys & wholes for wholes in self._known.values())
+
+    def is_slice(self, shape: tuple[int, ...]) -> bool:
+        """Returns if a value that an object holds is like slices that programs pass."""
+        if self._others is not None:
+            return self._others.is_slice(shape)
+        keys = {_masked(shape, mask) for mask in (frozenset[int](), *_MASKS)}
+        return any(self._known.get(key, {key}) != {key} for key in keys)
 
 
 # Dims, counted from the end, whose sizes may differ between what an object is given and what it holds.

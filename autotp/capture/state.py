@@ -20,21 +20,23 @@ _WHOLE = (torch.Tensor, type, types.FunctionType, types.BuiltinFunctionType, typ
 
 
 def parts_of(value: Any) -> Iterator[Any]:
-    """What an object holds: the values of a container, and its attributes."""
+    """What an object holds: the values of a container, and its attributes. A Python module holds nothing: it is everybody's."""
+    if isinstance(value, types.ModuleType):
+        return
     if isinstance(value, dict):
-        yield from value.values()
+        yield from dict.values(value)  # a class of its own may make some when it is asked
     elif isinstance(value, (list, tuple, set, frozenset, collections.deque)):
         yield from value
     if isinstance(value, (torch.Tensor, type)):
         return
     if hasattr(value, "__dict__"):
         yield from vars(value).values()
-    for name in _slots(type(value)):
+    for name in slots_of(type(value)):
         if hasattr(value, name):
             yield getattr(value, name)
 
 
-def _slots(kind: type) -> Iterator[str]:
+def slots_of(kind: type) -> Iterator[str]:
     for each in kind.__mro__:
         names = vars(each).get("__slots__", ())
         for name in [names] if isinstance(names, str) else names:
@@ -59,7 +61,7 @@ def _known_parts(value: Any) -> Iterator[Any]:
     """The parts of an object, the keys of a dict and the names of its attributes, each before what it stands for."""
     yield from value if isinstance(value, dict) else ()
     yield from getattr(value, "__dict__", ()) if not isinstance(value, _WHOLE) else ()
-    yield from (name for name in _slots(type(value)) if hasattr(value, name))
+    yield from (name for name in slots_of(type(value)) if hasattr(value, name))
     yield from parts_of(value) if not isinstance(value, _WHOLE) else ()
 
 
@@ -74,7 +76,7 @@ def _contents(value: Any) -> list[Any]:
     if isinstance(value, torch.Generator):
         return [value.get_state().tolist()]
     plain = isinstance(value, (*_WHOLE, nn.Module, list, tuple, dict, set, frozenset, collections.deque))
-    if plain or hasattr(value, "__dict__") or any(True for _ in _slots(type(value))):
+    if plain or hasattr(value, "__dict__") or any(True for _ in slots_of(type(value))):
         return []
     try:
         return _reduced(value.__reduce_ex__(4))

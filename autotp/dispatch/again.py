@@ -13,7 +13,6 @@ from ..runtime.layers.parallel import remove_layer
 from .apply import Parallel, install, module_paths
 from .compiler import Compiler
 from .held import ATTRIBUTE, held_in
-from .unit import UnitForward
 
 
 def is_changed(model: nn.Module) -> bool:
@@ -42,6 +41,4 @@ def apply_again(model: nn.Module, dense: nn.Module, plan: Plan, compilers: Mappi
     ranks = model.__dict__[ATTRIBUTE].ranks
     for module in model.modules():
         remove_layer(module)
-        if isinstance(forward := module.__dict__.get("forward"), UnitForward):
-            forward.leave()
     install(model, dense, plan, ranks, compilers)

@@ -39,8 +39,10 @@ from ..runtime.layers.parallel import (
 from ..runtime.results.settled import settle
 from .compiler import Compiler, tensors_in
 from .held import ATTRIBUTE, held_in, join_path
-from .memory import check_memory
+from .memory import check_memory, part_gradients
 from .unit import UnitForward
+
+MSG_OTHERWISE = "{name} is cut already, otherwise than planned; make only the whole model parallel"
 
 
 @dataclass
@@ -115,11 +117,15 @@ def install(
 ) -> None:
     """Cut what is not cut yet, give the layers and replace the forwards of a model; `dense` has its dense structure.
 
-    Raises UsageError, before anything is changed, if the memory of what is to be cut belongs to other tensors as well.
+    Raises UsageError, before anything is changed, if the memory of what is to be cut belongs to other tensors as well, and
+    PlanError if something in the model is cut otherwise already.
     """
+    _check_cuts(model, plan)
     units = {unit.path: unit for unit in _planned_units(dense, plan)}
     check_memory(model, (join_path(p, n) for unit in plan.units for p in unit.instances for n in unit.layouts()))
+    part_gradients(model)
     state = Parallel(plan, ranks)
+    _leave_units(model)
     forwards = [
         UnitForward(model.get_submodule(path), units[path], compilers[unit], ranks)
         for unit in plan.units
@@ -138,6 +144,26 @@ def install(
         forward.ends = weakref.ref(model) if any(part is last for part in forward.module.modules()) else None
     state.modules = module_paths(model)
     model.__dict__[ATTRIBUTE] = state
+
+
+def _check_cuts(model: nn.Module, plan: Plan) -> None:
+    """Raises PlanError unless what is cut already, as in a part that was made parallel by itself, is cut as planned."""
+    planned = {
+        id(model.get_parameter(join_path(path, name))): layouts
+        for unit in plan.units
+        for path in unit.instances
+        for name, layouts in unit.layouts().items()
+    }
+    for name, origin in held_in(model):
+        if planned.get(id(model.get_parameter(name))) != origin.layouts:
+            raise PlanError(MSG_OTHERWISE.format(name=name))
+
+
+def _leave_units(model: nn.Module) -> None:
+    """Let units have their own forwards again: those of a part that was made parallel by itself, whose units may be others."""
+    for module in model.modules():
+        if isinstance(forward := module.__dict__.get("forward"), UnitForward):
+            forward.leave()
 
 
 def module_paths(model: nn.Module) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ from ..rewrite.layers import parallel_layers
 from ..rewrite.opaque import slices_given
 from ..runtime.cut.origin import sending_nothing
 from ..runtime.transport.alarm import unseen
+from .aside import is_filled
 from .entry import Entry
 from .live import LiveUnit
 from .structure import Signature
@@ -220,10 +221,10 @@ class Compiler:
         )
 
     def refuse(self, site: CallSite, error: TraceError | UnsoundPlanError, once: bool = False) -> None:
-        """Note that calls of this kind have no program, unless it is so this `once`. Raises the error where a call without a
-        program is not right: if a plan is sound for no call at all, or if objects in the call may hold slices."""
+        """Note that calls of this kind have no program, unless it is so this `once`. Raises the error if a plan is sound for no
+        call at all."""
         with self.lock:
-            if self.holds_slices(site) or (isinstance(error, UnsoundPlanError) and not self._is_sound()):
+            if isinstance(error, UnsoundPlanError) and not self._is_sound():
                 raise error
             if once:
                 return
@@ -238,8 +239,16 @@ class Compiler:
 
     def holds_slices(self, site: CallSite) -> bool:
         """Returns if objects in a call may hold a rank's slices, which a whole run would take for whole."""
-        held = tensors_of(list(site.handles)) if self.gives_slices else ()
-        return any(tensor.numel() and not self.widths.is_whole(tuple(tensor.shape)) for tensor in held)
+        return any(map(self.is_slice, tensors_of(list(site.handles)) if self.gives_slices else ()))
+
+    def is_slice(self, held: torch.Tensor) -> bool:
+        """Returns if a tensor that an object holds may be a rank's slice. A counter is none."""
+        counts = not held.dim() and not held.is_floating_point()
+        return bool(held.numel()) and not counts and not self.widths.is_whole(tuple(held.shape))
+
+    def is_filled(self, handle: Any) -> bool:
+        """Returns if an object has whole values where programs put slices: not from them, but from a dense model for example."""
+        return self.gives_slices and is_filled(handle, self.widths)
 
     def _is_sound(self) -> bool:
         """Returns if the plan holds for the call that it was made from, or for another one, or is not for these modules."""

@@ -92,7 +92,7 @@ def _entry_in(transaction: Any) -> str:
     call = _Call(transaction)
     args, kwargs = call.value(local["args"]), call.value(local["kwargs"])
     site = unit.site(tuple(args), dict(kwargs))
-    if unit.is_refused(site):
+    if unit.why_whole(site):
         raise TraceError(f"{unit.unit.path} runs whole")
     with torch._guards.tracing(None):
         traced, program = unit.compiler.program(unit, site, unit.positions, call.varying(site))

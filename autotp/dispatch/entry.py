@@ -75,9 +75,10 @@ class EntryCode:
         parts.check([*parts.sizes(numbers), *self._handle_guards()])
         if self.traced.positions is not None:
             parts.check([f"positions != {self.traced.positions}"])
+        parts.check([f"unit.compiler.is_filled({handle})" for handle in self.handles])
         run = self._run("unit.parts", parts.tensors, numbers, "bound")
         look = [*_positions([*parts.lines, *run], "unit.positions"), *self._mode(unit), *parts.lines]
-        lines = ["try:", *_indented(look), "except (LookupError, AttributeError, TypeError, TraceError):"]
+        lines = ["try:", *_indented(look), "except (LookupError, AttributeError, TypeError, RuntimeError, TraceError):"]
         return self._compiled(["with parts_only():", *_indented([*lines, "    return other", *run])])
 
     def _mode(self, unit: LiveUnit) -> list[str]:

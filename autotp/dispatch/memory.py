@@ -10,6 +10,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from ..capture.opaque import tensors_of
 from ..errors import UsageError
+from ..runtime.cut.memories import holders_of
+from ..runtime.cut.origin import IsCut
+from .in_place import InPlace
 
 MSG_SHARED = (
     "{name}, which is to be cut, and {other} are two tensors over one memory, which a cut parameter leaves; let both be one"
@@ -31,6 +34,21 @@ def check_memory(model: nn.Module, names: Iterable[str]) -> None:
         last = max(last, own, key=lambda found: found[1])
 
 
+def part_gradients(model: nn.Module) -> None:
+    """Give the gradients that one call has summed, which lie side by side in one memory, memory of their own: else each of them
+    looks as if somebody held it, once its parameter is cut."""
+    found: dict[int, list[nn.Parameter]] = {}
+    for parameter in model.parameters():
+        gradient = None if isinstance(parameter, IsCut) else parameter.grad
+        if gradient is not None and holders_of(gradient) > 1:
+            found.setdefault(gradient.untyped_storage()._cdata, []).append(parameter)
+    for parameters in found.values():
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        if holders_of(gradients[0]) == len(gradients):
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.grad = gradient.clone()
+
+
 def _ranges(model: nn.Module) -> Iterator[tuple[int, int, str, torch.Tensor]]:
     """Where tensors that modules have, in whatever they hold, begin and end in memory, as far as they have any."""
     seen, walked = set[int](), set[int]()
@@ -38,7 +56,7 @@ def _ranges(model: nn.Module) -> Iterator[tuple[int, int, str, torch.Tensor]]:
         held = {
             **module._parameters,
             **module._buffers,
-            **{n: v for n, v in vars(module).items() if n not in _OF_MODULES},
+            **{n: v for n, v in vars(module).items() if n not in _OF_MODULES and not isinstance(v, InPlace)},
         }
         for name, value in held.items():
             for tensor in tensors_of(value, walked):

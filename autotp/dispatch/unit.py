@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from ..capture.clone import OWN_FORWARD
 from ..capture.signature import CallSite, call_site
@@ -23,6 +24,7 @@ from ..runtime.cut.views import WholeView
 from ..runtime.groups.ranks import Ranks
 from ..runtime.results.sequence import DIM, as_taken
 from ..runtime.results.tensor import CutResult, closed
+from .aside import Aside, check_given, set_aside
 from .compiler import Compiler
 from .dynamo import call_in_dynamo
 from .entry import OTHER, Entry, EntryCode
@@ -80,20 +82,14 @@ class UnitForward(LiveUnit):
         copied.agreed, copied.refused = list(self.agreed), self.refused
         return copied
 
-    def is_refused(self, site: CallSite) -> bool:
-        """Returns if a call is to run whole: its kind has no program, or its objects hold what whole runs have put there.
-
-        Raises TraceError if they may hold slices as well.
-        """
+    def why_whole(self, site: CallSite) -> str | None:
+        """Why a call is to run whole: its kind has no program, or its objects hold what whole runs have put there. None where
+        it has a program, or may have one."""
         reason = self.compiler.refusal(self, site)
         if reason is None and not (self.refused and site.handles):
-            return False
-        if self.compiler.holds_slices(site):
-            raise TraceError(
-                f"{self.unit.path or 'the model'}: {reason or 'it has run whole before'}; its objects hold slices"
-            )
+            return None
         self.refused |= bool(site.handles)
-        return True
+        return reason or "it has run whole before"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_dynamo_compiling():
@@ -103,7 +99,8 @@ class UnitForward(LiveUnit):
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _find_and_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if torch._C._are_functorch_transforms_active():  # a program's collectives are no part of these
+        nested = any(isinstance(leaf, torch.Tensor) and leaf.is_nested for leaf in pytree.tree_leaves((args, kwargs)))
+        if nested or torch._C._are_functorch_transforms_active():  # a program's collectives are no part of these
             return self._run_whole(args, kwargs)
         site = self.site(args, kwargs)
         if any(_stands_for_whole(tensor) for tensor in site.tensors):
@@ -111,8 +108,8 @@ class UnitForward(LiveUnit):
             wholes = [found[id(tensor)] for tensor in site.tensors]
             args, kwargs = site.rebuild(wholes, site.numbers, site.handles)
             return self(*args, **kwargs)
-        if self.is_refused(site):
-            return self._run_by_parts(args, kwargs)
+        if reason := self.why_whole(site):
+            return self._run_beside(site, reason, args, kwargs)
         try:
             traced, program = self._program(site)
         except (TraceError, UnsoundPlanError) as error:
@@ -122,6 +119,10 @@ class UnitForward(LiveUnit):
             if not once:
                 self._say(error)
             self.refused |= bool(site.handles)
+            return self._run_beside(site, str(error), args, kwargs)
+        filled = next(filter(self.compiler.is_filled, site.handles), None)
+        if filled is not None:
+            self._say(f"a {type(filled).__name__} in the call was filled outside of this model, with whole values")
             return self._run_by_parts(args, kwargs)
         self.entry = self._entry(site, traced, program, args, kwargs)
         numbers, given = traced.numbers(site, self.positions), as_taken(site.tensors, program.cut, self.ranks)
@@ -130,11 +131,19 @@ class UnitForward(LiveUnit):
             tensors = program.run(self.parts, self.ranks, *given, *numbers, *site.handles, *self.positions, *constants)
         return traced.result(tensors, site.handles)
 
-    def _say(self, error: Exception) -> None:
+    def _say(self, error: Exception | str) -> None:
         """Say why there is no program, once."""
         if not self.told:
             self.told = True
             warnings.warn(_WHOLE.format(path=self.unit.path or "the model", reason=error), stacklevel=3)
+
+    def _run_beside(self, site: CallSite, reason: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run whole beside what other units have put into the call's objects. Raises TraceError if slices of it are looked at."""
+        if not self.compiler.holds_slices(site):
+            return self._run_by_parts(args, kwargs)
+        aside = Aside(f"{self.unit.path or 'the model'}: {reason}", self.compiler.widths.whole_or_none)
+        with set_aside(site.handles, self.compiler.is_slice, aside):
+            return check_given(self._run_by_parts(args, kwargs), aside)
 
     def _run_by_parts(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """As `_run_whole`, but the modules within compute with their parts in calls for which they have programs."""
@@ -222,10 +231,10 @@ class PartForward(UnitForward):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return super().__call__(*args, **kwargs) if self.kept_as == keeping() else self._run_whole(args, kwargs)
 
-    def is_refused(self, site: CallSite) -> bool:
-        return bool(site.handles) or super().is_refused(site)
+    def why_whole(self, site: CallSite) -> str | None:
+        return "it is called with objects" if site.handles else super().why_whole(site)
 
-    def _say(self, error: Exception) -> None:
+    def _say(self, error: Exception | str) -> None:
         """The unit has said it."""
 
 

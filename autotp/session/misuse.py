@@ -139,6 +139,8 @@ def _sample(inputs: Any) -> int:
         return hash(tuple([_sample(value) for value in inputs.values()])) & _WORD
     if type(inputs) is not torch.Tensor or inputs.layout is not torch.strided or inputs.device.type == "meta":
         return 0
+    if inputs.is_nested:
+        return _sample(inputs.unbind())
     found, entries = _array(inputs), _ENTRIES.get(inputs.dim(), 8)
     if found.size > entries:
         found = found[tuple([slice(None, None, -(-size // entries) or 1) for size in found.shape])]
@@ -177,9 +179,14 @@ def _check_average(ranks: Ranks) -> None:
 def digest(inputs: Any) -> str:
     """The same for equal inputs: tensors by their bytes, everything else not at all."""
     found = hashlib.sha256()
-    for value in pytree.tree_leaves(inputs):
+    leaves = pytree.tree_leaves(inputs)
+    for value in [part for leaf in leaves for part in (leaf.unbind() if _is_nested(leaf) else [leaf])]:
         if type(value) is torch.Tensor and value.device.type != "meta":
             found.update(f"{value.dtype}{tuple(value.shape)}".encode())
             for part in _stored(value.detach()):
                 found.update(_array(part).tobytes())
     return found.hexdigest()
+
+
+def _is_nested(value: Any) -> bool:
+    return type(value) is torch.Tensor and value.is_nested

@@ -29,6 +29,7 @@ def cut_model(session: Session, ranks: Ranks, plan: Plan | None = None) -> None:
     elif session.knows_inputs:
         session.accepted(plan, ranks.size)
     ranks.check_agreement(plan.to_json(), "plans")
+    leave_checkpointing(session.module)  # of parts that are parallel already
     apply_plan(session.module, plan, ranks, session.compilers(plan))
 
 

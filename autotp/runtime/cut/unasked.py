@@ -14,6 +14,7 @@ from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 from torch.utils import _pytree as pytree
 
 from ...errors import UsageError
+from ...outside.answers import answering
 from ...outside.methods import function_of, is_class_method
 from .backwards import is_in_backward
 from .origin import IsCut, mapped, parts_only
@@ -45,6 +46,7 @@ def give_wholes() -> None:
     torch.Tensor.data, torch.Tensor.grad = _Attribute("data"), _Attribute("grad")  # type: ignore[assignment]
     torch.Tensor.set_ = _setting  # type: ignore[method-assign]
     share_in_files()
+    torch.overrides.has_torch_function = answering(torch.overrides.has_torch_function, IsCut)  # type: ignore[assignment]
     for owner, name, below in _TAKERS:
         held = vars(owner)[name]
         if is_class_method(held):
