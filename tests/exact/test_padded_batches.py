@@ -31,6 +31,10 @@ def uses(model: nn.TransformerEncoder) -> list[torch.Tensor]:
             found += [model(x), model(x, src_key_padding_mask=padded), model(nested).to_padded_tensor(0.0)]
             found += [model.layers[0](nested).to_padded_tensor(0.0), model.layers[1].self_attn(x, x, x)[0]]
     model.zero_grad()
+    jagged = torch.nested.nested_tensor([x[0, :6], x[1]], layout=torch.jagged)
+    ahead = model.layers[0].linear2(model.layers[0].linear1(jagged).relu())  # whose class computes with parts by itself
+    ahead.values().square().sum().backward()
+    found += [ahead.values().detach()]
     model(x, src_key_padding_mask=padded).square().mean().backward()
     found += [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
     return [tensor.clone() for tensor in found]

@@ -11,6 +11,7 @@ import torch
 from torch._dynamo import trace_rules
 from torch._functorch import eager_transforms, vmap
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
+from torch.nested._internal.nested_tensor import NestedTensor
 from torch.utils import _pytree as pytree
 
 from ...errors import UsageError
@@ -26,6 +27,7 @@ from .whole import Lent
 _TAKERS: tuple[tuple[Any, str, Callable[[], AbstractContextManager[Any]]], ...] = (
     (torch.autograd.Function, "apply", nullcontext),
     (torch.autograd, "_make_grads", nullcontext),
+    (NestedTensor, "__torch_function__", nullcontext),
     (torch._C.ScriptFunction, "__call__", nullcontext),
     (torch._C.ScriptMethod, "__call__", nullcontext),
     (eager_transforms, "_wrap_for_grad", temporarily_pop_interpreter_stack),
