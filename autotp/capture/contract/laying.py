@@ -109,14 +109,14 @@ def strides_of(tensor: torch.Tensor) -> tuple[Any, ...]:
 def lies_as(tensor: torch.Tensor, laying: Laying) -> bool:
     """Returns if a tensor lies in memory in this way."""
     if laying.is_dense:
-        return tensor.layout is torch.strided and tensor.permute(*laying.order).is_contiguous()
+        return tensor.layout is torch.strided and tensor.permute(laying.order).is_contiguous()
     return laying_of(tensor) == laying
 
 
 def laying_of(tensor: torch.Tensor) -> Laying:
     """How a tensor lies in memory. What overlaps itself otherwise than by repeating counts as what has gaps."""
     dense = densely(tensor)
-    if tensor.layout is not torch.strided or tensor.permute(*dense.order).is_contiguous():
+    if tensor.layout is not torch.strided or tensor.permute(dense.order).is_contiguous():
         return dense
     strides = [int(stride) for stride in tensor.stride()]
     repeats = frozenset(dim for dim, size in enumerate(tensor.shape) if size != 1 and not strides[dim])
