@@ -1,4 +1,4 @@
-"""What a rank holds of a parameter, as tests look at it."""
+"""What a rank holds of a parameter, as tests look at it, and how far what it computes is from what is right."""
 
 from __future__ import annotations
 
@@ -15,3 +15,10 @@ def held(tensor: torch.Tensor) -> torch.Tensor:
 def held_by(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """What a rank holds of every parameter, by all of their names."""
     return {name: held(parameter) for name, parameter in model.named_parameters(remove_duplicate=False)}
+
+
+def distance(found: list[torch.Tensor], true: list[torch.Tensor]) -> float:
+    """The largest difference, infinite where shapes or numbers of tensors differ."""
+    if [tensor.shape for tensor in found] != [tensor.shape for tensor in true]:
+        return float("inf")
+    return max(float((a - b).abs().max()) for a, b in zip(found, true, strict=True))

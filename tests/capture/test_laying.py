@@ -24,6 +24,8 @@ GIVEN = {
     "repeated and sliced": BASE[0, :, 0, ::2][:, None].expand(4, 3, 5),
     "one number": torch.ones(1).expand(3, 4),
     "sizes of one": BASE[:, :1, :, ::5][:1],
+    "no dims": torch.tensor(1.0),
+    "nothing": BASE[:, :0, ::2],
     "windows": torch.arange(12.0).unfold(0, 4, 2),
 }
 

@@ -38,6 +38,16 @@ class OtherStore(Store):
     pass
 
 
+class CountedStore(Store):
+    """Its class is written to whenever there is another one."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        type(self).made += 1
+
+
 class Mixer(nn.Module):
     """An MLP whose call has a part of every kind that calls are told apart by."""
 
@@ -110,6 +120,9 @@ CASES = {
     "another number": Case(lambda: {"times": 2}, lambda: {"times": 3}),
     "a truth for a number": Case(lambda: {"times": 1}, lambda: {"times": True}),
     "another object": Case(lambda: {"store": Store()}, lambda: {"store": OtherStore()}),
+    "another of a class that counts": Case(
+        lambda: {"store": CountedStore()}, lambda: {"store": CountedStore()}, found=True
+    ),
     "an object that says otherwise": Case(lambda: {"store": Store(2)}, lambda: {"store": Store(3)}),
     "an object given twice": Case(lambda: {"store": Store(), "second": Store()}, lambda: twice(Store())),
     "two objects for one": Case(lambda: twice(Store()), lambda: {"store": Store(), "second": Store()}),

@@ -15,6 +15,7 @@ from autotp.huggingface.models import build_model
 from autotp.runtime.groups.launch import run_ranks
 from autotp.verify import Float64
 from tests.families import FAMILIES
+from tests.parts import distance
 
 IDS = torch.arange(24).reshape(2, 12) * 7 % 200 + 5
 INNER = ("layers.1.mlp", "layers.1.self_attn.o_proj", "layers.0.mlp.act_fn")
@@ -23,13 +24,6 @@ INNER = ("layers.1.mlp", "layers.1.self_attn.o_proj", "layers.0.mlp.act_fn")
 def llama() -> Any:
     torch.manual_seed(0)
     return build_model(FAMILIES["llama"].config(), meta=False).double().eval()
-
-
-def distance(found: list[torch.Tensor], true: list[torch.Tensor]) -> float:
-    """The largest difference, infinite where shapes or numbers of tensors differ."""
-    if [tensor.shape for tensor in found] != [tensor.shape for tensor in true]:
-        return float("inf")
-    return max(float((a - b).abs().max()) for a, b in zip(found, true, strict=True))
 
 
 def kept_by(model: Any, path: str, run: Callable[[], Any]) -> list[torch.Tensor]:

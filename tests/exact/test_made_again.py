@@ -16,6 +16,7 @@ from autotp.planner.plan import ParameterPlan
 from autotp.runtime.groups.launch import run_ranks
 from autotp.verify import Float64
 from tests.families import FAMILIES
+from tests.parts import distance
 
 IDS = torch.arange(24).reshape(2, 12) * 7 % 200 + 5
 
@@ -23,13 +24,6 @@ IDS = torch.arange(24).reshape(2, 12) * 7 % 200 + 5
 def llama() -> Any:
     torch.manual_seed(0)
     return build_model(FAMILIES["llama"].config(), meta=False).double().eval()
-
-
-def distance(found: list[torch.Tensor], true: list[torch.Tensor]) -> float:
-    """The largest difference, infinite where shapes or numbers of tensors differ."""
-    if [tensor.shape for tensor in found] != [tensor.shape for tensor in true]:
-        return float("inf")
-    return max(float((a - b).abs().max()) for a, b in zip(found, true, strict=True))
 
 
 class Classifier(nn.Module):

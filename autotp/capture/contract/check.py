@@ -224,7 +224,9 @@ def _order(text: _Text, holder: nn.Module, key: str, value: tuple[str, ...]) -> 
 def _probe(text: _Text, holder: Any, key: Callable[[Any], Any], value: Any) -> None:
     if key is code_of:
         entries = entries_of(holder)
-        text.add(f"{text.name(entries)} == {text.name(dict(entries))}", entries)
+        # Equal entries are found soonest; where a class counts its objects, say, its code is what it was.
+        same = f"{text.name(entries)} == {text.name(dict(entries))}"
+        text.add(f"({same} or {text.name(key)}({text.name(holder)}) == {text.name(value)})", entries)
         return
     text.add(f"{text.name(key)}({text.name(holder)}) == {text.name(value)}")
 
