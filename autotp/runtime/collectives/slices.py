@@ -161,8 +161,6 @@ class _KeepPaddingZero(torch.autograd.Function):
             made.index_fill_(dim, where.to(made.device), 0)
         if in_place:
             return gradient, None
-        if torch.compiler.is_dynamo_compiling():  # which knows no views of gradients
-            return made, None
         # Who has a view of a gradient has its base too, which is the gradient itself or not: alike on all ranks.
         return made.view_as(made) if not compiled and gradient._is_view() else made, None
 
