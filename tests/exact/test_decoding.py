@@ -162,10 +162,19 @@ MODES: dict[str, Mode] = {
     "plain forwards": plain_forwards,
     "a prompt of one token": of_one_token,
     "quantized cache": with_a_quantized_cache,
+    "static cache": lambda model, _: (write(model, cache_implementation="static"), write(model)),
 }
 
 
-WITH_AN_ENCODER = ("greedy", "left padding", "beams", "assisted by a draft", "scores", "input embeddings")
+WITH_AN_ENCODER = (
+    "greedy",
+    "left padding",
+    "beams",
+    "assisted by a draft",
+    "scores",
+    "input embeddings",
+    "static cache",
+)
 
 
 @pytest.mark.sample(7, others="long")
@@ -175,6 +184,7 @@ def test_decoding_equals_the_dense_model(name: str, mode: str) -> None:
     compare(name, mode)
 
 
+@pytest.mark.filterwarnings("ignore:.*computes some calls with whole weights")  # static caches after an encoder
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("mode", WITH_AN_ENCODER)
 def test_decoding_after_an_encoder_equals_the_dense_model(mode: str) -> None:
