@@ -160,7 +160,8 @@ def _taken(parameter: Any, value: T, what: str) -> T:
     if not isinstance(value, IsCut) and value.shape != parameter.autotp_origin.shape:
         raise UsageError(
             f"{what} of {parameter.autotp_origin.name} was set to a value of shape {tuple(value.shape)}; give the whole one, of"
-            f" shape {tuple(parameter.autotp_origin.shape)}"
+            f" shape {tuple(parameter.autotp_origin.shape)}, or let it have another one (resize_token_embeddings) before"
+            " autotp.parallelize"
         )
     if value.layout is not torch.strided:
         raise UsageError(
