@@ -11,6 +11,9 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+
+from torch.fx import _symbolic_trace as symbolic_trace
 
 _here = threading.local()
 _turn = threading.RLock()
@@ -32,3 +35,16 @@ def capturing() -> Iterator[None]:
             yield
         finally:
             _here.depth -= 1
+
+
+@contextmanager
+def unwrapped() -> Iterator[None]:
+    """Inside, tracers of fx leave the functions in place that were registered with `torch.fx.wrap`. They would put others there,
+    which do what these do, and which nobody finds when a program is looked for."""
+    registered: dict[Any, Any] = symbolic_trace._wrapped_fns_to_patch
+    kept = dict(registered)
+    registered.clear()
+    try:
+        yield
+    finally:
+        registered.update({**kept, **registered})

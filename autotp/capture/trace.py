@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 
 from ..axes.annotation import annotate
 from ..errors import TraceError
-from .capturing import capturing
+from .capturing import capturing, unwrapped
 from .clone import clone
 from .containers import Containers
 from .contract.guards import Contract
@@ -187,6 +187,7 @@ class _Tracer:
             enable_python_dispatcher(),
             noting_modules(self.module),
             GroupedProducts(),
+            unwrapped(),
         ):
             tracer = make_fx(
                 lambda flat: self._call(names, flat),

@@ -650,3 +650,34 @@ def inner_module_that_counts():
     yield twins(lambda index: HasCounter())
     for _ in range(4):
         yield
+
+
+FACTOR = 2.0
+
+
+def registered_with_fx(y, by=(1.0, 3.0)):
+    return y.relu() * by[1] * FACTOR
+
+
+torch.fx.wrap("registered_with_fx")
+
+
+class CallsRegistered(Mlp):
+    def middle(self, y):
+        return registered_with_fx(y)
+
+
+@case()
+def function_that_is_registered_with_fx():
+    global FACTOR, registered_with_fx
+    yield twins(lambda index: CallsRegistered())
+    yield
+    FACTOR = 5.0
+    yield
+    registered_with_fx.__defaults__ = ((1.0, 7.0),)
+    yield
+    kept, registered_with_fx = registered_with_fx, lambda y: y.tanh()
+    yield
+    registered_with_fx, FACTOR = kept, 2.0
+    registered_with_fx.__defaults__ = ((1.0, 3.0),)
+    yield
