@@ -6,11 +6,14 @@ is written there is collected from all ranks, and what is read there is whole: m
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
 from ..axes.annotation import annotate, annotation
 from ..axes.call import is_tensor, named_arguments
 from ..axes.operators.collect import collect
+from ..errors import TraceError
 from .normalise import sharing_memory
 
 aten = torch.ops.aten
@@ -22,11 +25,31 @@ _STATISTICS = {
 }
 
 
-def settle_writes(graph: torch.fx.Graph) -> None:
-    """All that follows from what a traced unit writes in place."""
+def settle_writes(graph: torch.fx.Graph, repeated: bool = False) -> None:
+    """All that follows from what a traced unit writes in place. `repeated` says that a backward runs some of it again.
+
+    Raises TraceError if that writes again into what outlives the call, as a graph does not.
+    """
+    if repeated and (node := next(_outliving(graph), None)) is not None:
+        raise TraceError(f"it writes into {node.target} and has a checkpoint, whose backward does that again")
     note_running_statistics(graph)
     read_before_writes(graph)
     part_from_inputs(graph)
+
+
+def _outliving(graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:
+    """State and inputs that are written."""
+    for node in graph.nodes:
+        shared = list(annotation(node).writes or ())
+        if node.target in _STATISTICS and named_arguments(node)[_STATISTICS[node.target]]:
+            shared = [each for state in _running(node) for each in sharing_memory(graph, state)]
+        yield from (each for each in shared if each.op in ("get_attr", "placeholder"))
+
+
+def _running(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """The running statistics that a norm has."""
+    named = named_arguments(node)
+    return [named[name] for name in ("running_mean", "running_var") if is_tensor(named[name])]
 
 
 def note_running_statistics(graph: torch.fx.Graph) -> None:
@@ -35,12 +58,15 @@ def note_running_statistics(graph: torch.fx.Graph) -> None:
     for node in graph.nodes:
         if node.target not in _STATISTICS:
             continue
-        named = named_arguments(node)
-        running = [named[name] for name in ("running_mean", "running_var") if is_tensor(named[name])]
+        running = _running(node)
         shared = [each for state in running for each in sharing_memory(graph, state)]
         readers = {user for each in shared for user in each.users} - {node, *shared}
         is_given = any(each.op == "placeholder" for each in shared)
-        if named[_STATISTICS[node.target]] and shared and (readers or is_given or len(shared) > len(running)):
+        if (
+            named_arguments(node)[_STATISTICS[node.target]]
+            and shared
+            and (readers or is_given or len(shared) > len(running))
+        ):
             annotate(node, writes=tuple(shared))
 
 

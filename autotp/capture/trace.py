@@ -202,7 +202,7 @@ class _Tracer:
         guards = self.symbols.guards(layings_of(laid, self.site.tensors, self.gaps, strides))
         graph, constants = self._graph(traced, names)
         normalise(graph, constants)
-        settle_writes(graph)
+        settle_writes(graph, repeated=self.observer is not None and self.observer.repeats)
         return Traced(
             graph=graph,
             site=self.site,

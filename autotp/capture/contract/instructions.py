@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from .actions import ABOUT, SUBCLASSES, Action
 from .answers import is_outside
 from .frames import IMPORTS, is_observed
+from .kept import keeper, runs_again
 from .laying import LAYOUTS, asked, asks_for_order, is_asked_of_all, storage_of
 from .libraries import is_module_of_library
 from .modes import Modes
@@ -66,6 +67,7 @@ class Instructions(Names):
         self.inputs: dict[int, int] = {}  # by where they lie, their numbers
         self.laid: set[int] = set()  # those of which it matters how they lie in memory
         self.strides = False  # if these were asked for
+        self.keeper, self.repeats = keeper(), False
 
     def enter(self, frame: types.FrameType) -> None:
         """A function begins: what its closure and its defaults hold is state, unless the trace has made it."""
@@ -180,6 +182,7 @@ class Instructions(Names):
 
     def call(self, function: Any, args: Any, kwargs: Any) -> None:
         """A function of torch runs; some leave in a tensor what a graph does not have, some read what is in one."""
+        self._note_keeper(keeper())
         if may_write(function, kwargs):
             for tensor in (leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)):
                 if memory_of(tensor) in self.memory:
@@ -204,6 +207,12 @@ class Instructions(Names):
                 f"it asks for {MEMORY[function]} of a tensor, and nothing sees what is written there", moving=True
             )
         self._asked_of_a_tensor(function, args)
+
+    def _note_keeper(self, hook: Any) -> None:
+        """The block may say who keeps its tensors for a backward; what a checkpoint writes, its backward writes again."""
+        if hook is not self.keeper and not runs_again(hook):
+            self.refuse("it says how tensors are kept for the backward, and a program keeps others")
+        self.repeats |= hook is not self.keeper
 
     def _note_named(self, function: types.FunctionType) -> None:
         """What a Python function of torch's, and those of the same Python module that it calls, find by their names there: nobody
