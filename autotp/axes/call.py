@@ -55,10 +55,22 @@ def may_be_view(node: torch.fx.Node) -> bool:
     return bool(schema and schema.returns and schema.returns[0].alias_info and not schema.is_mutable)
 
 
+def written_by(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """The tensors into which an operator writes, by its schema: its first operand mostly, or others, or those in `out=`."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or not schema.is_mutable:
+        return []
+    named = named_arguments(node)
+    given = [
+        named.get(each.name) for each in schema.arguments if each.alias_info is not None and each.alias_info.is_write
+    ]
+    return [value for value in torch.utils._pytree.tree_leaves(given) if is_tensor(value)]
+
+
 def writes_aside(node: torch.fx.Node) -> bool:
     """Returns if what an operator gives is not in the memory that it writes into: a norm that writes its running statistics."""
     schema = getattr(node.target, "_schema", None)
-    return bool(annotation(node).writes) and schema is not None and not schema.is_mutable
+    return bool(annotation(node).writes) and schema is not None and all(r.alias_info is None for r in schema.returns)
 
 
 class Call:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from ..axes.annotation import annotate, annotation
+from ..axes.call import named_arguments, written_by
 from .bags import BAGS, bag_to_lookups
 from .sizes import count_to_sizes, stride_to_sizes
 
@@ -40,7 +41,7 @@ def normalise(graph: torch.fx.Graph, constants: Mapping[str, torch.Tensor]) -> N
         elif node.target in BAGS:
             bag_to_lookups(graph, node)
         elif node in unseen:
-            annotate(node, writes=tuple(sharing_memory(graph, node.args[0])))
+            annotate(node, writes=_memory_written(graph, node))
         elif _writes(node):
             _functionalise(graph, node)
     graph.eliminate_dead_code()
@@ -72,6 +73,11 @@ def _writes(node: torch.fx.Node) -> bool:
     return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable and target.namespace == "aten"
 
 
+def _memory_written(graph: torch.fx.Graph, node: torch.fx.Node) -> tuple[torch.fx.Node, ...]:
+    """All nodes that may be in memory that a node writes into."""
+    return tuple(dict.fromkeys(each for own in written_by(node) for each in sharing_memory(graph, own)))
+
+
 def _unseen_writes(graph: torch.fx.Graph) -> set[torch.fx.Node]:
     """Writes that autograd does not see, as they run without gradients, into values that have one: what is read later has new
     numbers, and the gradient of the old ones."""
@@ -82,7 +88,7 @@ def _unseen_writes(graph: torch.fx.Graph) -> set[torch.fx.Node]:
         elif annotation(node).gradient:
             wanting.add(node)
         elif _writes(node):
-            sharing = sharing_memory(graph, node.args[0])
+            sharing = _memory_written(graph, node)
             if enabled and not wanting.isdisjoint(node.all_input_nodes):
                 wanting.update(sharing)
             elif not enabled and not wanting.isdisjoint(sharing):
@@ -138,6 +144,9 @@ def _functionalise(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     target, order = node.target, {n: i for i, n in enumerate(graph.nodes)}
     assert isinstance(target, torch._ops.OpOverload)
     written = node.args[0]
+    if written_by(node) != [written]:
+        annotate(node, writes=_memory_written(graph, node))
+        return
     assert isinstance(written, torch.fx.Node)
     if target is torch.ops.aten.detach_.default:
         node.target = torch.ops.aten.detach.default
@@ -242,8 +251,9 @@ def _viewed(node: torch.fx.Node) -> torch.fx.Node | None:
     if not isinstance(target, torch._ops.OpOverload):
         return None
     if not _makes_results(node):
-        for argument, value in zip(target._schema.arguments, node.args, strict=False):
-            if argument.alias_info is not None and isinstance(value, torch.fx.Node):
+        named = named_arguments(node)
+        for argument in target._schema.arguments:
+            if argument.alias_info is not None and isinstance(value := named.get(argument.name), torch.fx.Node):
                 return value
     return None
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from ..axes.annotation import annotate, annotation, copied
-from ..axes.call import writes_aside
+from ..axes.call import writes_aside, written_by
 from ..axes.facts import Fact, Typing
 from ..axes.layout import Cuts, Factor
 from ..axes.term import Axis, axes_of, axes_of_dims
@@ -106,10 +106,8 @@ def needs_gradient(typed: TypedGraph) -> frozenset[torch.fx.Node]:
             continue
         fact = typed.facts[node]
         note = annotation(node)
-        if (
-            not enabled and note.writes is not None and node.args[0] in reached
-        ):  # what it writes into keeps its gradient
-            reached.add(node)
+        if not enabled and not writes_aside(node) and not reached.isdisjoint(written_by(node)):
+            reached.add(node)  # what it writes into keeps its gradient
         if note.gradient or (
             enabled and gives_gradient(node, fact) and any(operand in reached for operand in fact.operands)
         ):  # an input, a parameter, or a value read from an object

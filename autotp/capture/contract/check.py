@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -74,6 +74,7 @@ def check_of(
     that has just read these objects for one unit reads them for the next in less time.
     """
     text, common = _Text(), _Text()
+    _looks(text, {id(value): value for value in map(found.get, sources) if isinstance(value, torch.Tensor)}.values())
     for source in sources:
         if source.parent is not None:
             is_common = all(first.get(each) == id(found[each]) for each in (source, source.parent))
@@ -85,6 +86,21 @@ def check_of(
             here, second = (_place(text, s, found[s.parent]) for s in (one, other) if s.parent is not None)
             text.add(f"{here} is {second}")
     return text.compiled()
+
+
+def _looks(text: _Text, tensors: Collection[torch.Tensor]) -> None:
+    """What a tensor looks like changes in place: `resize_`, `.data =`, `.to()` of a module."""
+    if tensors:
+        held = tuple(tensors)
+        text.add(f"{text.name(_sizes)}({text.name(held)}) == {text.name(_sizes(held))}")
+    for tensor in tensors:
+        if not isinstance(tensor, nn.Parameter):  # programs know no difference between frozen ones and others
+            text.add(f"{text.name(tensor)}.requires_grad is {tensor.requires_grad}")
+
+
+def _sizes(tensors: Sequence[torch.Tensor]) -> list[Any]:
+    with torch._C.DisableTorchFunctionSubclass():
+        return [(tensor.dtype, tensor.shape) for tensor in tensors]
 
 
 def _place(text: _Text, source: Source, holder: Any) -> str:
@@ -107,18 +123,10 @@ def _attribute(text: _Text, holder: Any, key: str, value: Any) -> None:
     if attributes and not isinstance(holder, (nn.Module, torch.Tensor, types.FunctionType, types.ModuleType)):
         # An object may be given another dict of attributes.
         text.add(f"{text.name(own_attributes)}({text.name(holder)}) is {text.name(attributes)}")
-    if isinstance(value, torch.Tensor):
-        text.add(f"{text.name(value)}.requires_grad is {value.requires_grad}")
 
 
 def _tensor_entry(kind: str) -> Callable[[_Text, Any, str, Any], None]:
-    def term(text: _Text, holder: Any, key: str, value: Any) -> None:
-        entries = _held(holder, kind)
-        _entry(text, entries, key, value)
-        if isinstance(value, torch.Tensor) and kind == "buffer":
-            text.add(f"{text.name(value)}.requires_grad is {value.requires_grad}")
-
-    return term
+    return lambda text, holder, key, value: _entry(text, _held(holder, kind), key, value)
 
 
 def _item(text: _Text, holder: Any, key: Any, value: Any) -> None:

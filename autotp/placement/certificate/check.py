@@ -14,6 +14,7 @@ from typing import cast
 import torch
 
 from ...axes.annotation import annotation
+from ...axes.call import writes_aside, written_by
 from ...axes.facts import Fact
 from ...errors import PlacementError
 from ..placed import fact_of, placed_as
@@ -157,8 +158,8 @@ class _Checker:
 
     def _keeps_gradient(self, node: torch.fx.Node) -> bool:
         """Returns if a step writes without gradients into what has one: that stays as it is."""
-        into = node.args[0] if annotation(node).writes is not None and not self.recording else None
-        return isinstance(into, torch.fx.Node) and into in self.found.values and self.found.values[into].wants
+        into = written_by(node) if not self.recording and not writes_aside(node) else []
+        return any(each in self.found.values and self.found.values[each].wants for each in into)
 
     def _is_given(self, node: torch.fx.Node) -> bool:
         return self.contract.backward and annotation(node).gradient

@@ -10,7 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ...axes.annotation import annotation
-from ...axes.call import is_tensor, named_arguments, writes_aside
+from ...axes.call import is_tensor, named_arguments, writes_aside, written_by
 from ...axes.facts import Fact
 from ...axes.layout import Factors
 from ..placed import fact_of, placed_as, transition_of
@@ -34,7 +34,7 @@ def shared_memory(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.fx.Node]:
 
 def _written_through(writer: torch.fx.Node, writes: tuple[torch.fx.Node, ...]) -> Iterator[torch.fx.Node]:
     """The nodes between values whose results are written into, by way of views perhaps: they are that memory, and no copy."""
-    node = writer.args[0]
+    node = next(iter(written_by(writer)), writer.args[0])
     while isinstance(node, torch.fx.Node) and (placed_as(node).collective is not None or node in writes):
         if placed_as(node).collective is not None:
             yield node
