@@ -17,7 +17,7 @@ class Holds(Mlp):
         super().__init__()
         self.register_buffer("table", wide(1))
         self.plain, self.listed = wide(1), [wide(1)]
-        self.scale = nn.Parameter(wide(1))
+        self.scale = nn.Parameter(wide(1), requires_grad=False)  # a gradient has the sizes of when its graph began
 
     def middle(self, y):
         y = y * self.table.sum() * self.plain.sum() * self.listed[0].sum() * self.scale.sum()
@@ -49,7 +49,7 @@ def state_that_is_given_other_data():
     yield
     net.blocks[0].listed[0].data = wide(4)
     yield
-    net.blocks[1].scale.grad, net.blocks[1].scale.data = None, wide(2)
+    net.blocks[1].scale.data = wide(2)
     yield
 
 
@@ -70,7 +70,7 @@ def state_of_another_type():
     yield
     net.blocks[0].listed[0].data = net.blocks[0].listed[0].float()
     yield
-    net.blocks[1].scale.grad, net.blocks[1].scale.data = None, net.blocks[1].scale.data.float()
+    net.blocks[1].scale.data = net.blocks[1].scale.data.float()
     yield
 
 
