@@ -30,14 +30,14 @@ def settle_writes(graph: torch.fx.Graph, repeated: bool = False) -> None:
 
     Raises TraceError if that writes again into what outlives the call, as a graph does not.
     """
-    if repeated and (node := next(_outliving(graph), None)) is not None:
+    if repeated and (node := next(outliving(graph), None)) is not None:
         raise TraceError(f"it writes into {node.target} and has a checkpoint, whose backward does that again")
     note_running_statistics(graph)
     read_before_writes(graph)
     part_from_inputs(graph)
 
 
-def _outliving(graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:
+def outliving(graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:
     """State and inputs that are written."""
     for node in graph.nodes:
         shared = list(annotation(node).writes or ())

@@ -7,7 +7,7 @@ What else is known of it is its `annotation`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -33,7 +33,7 @@ from .functions import FunctionRules, opaque_functions
 from .grouped import GroupedProducts
 from .handles import OPAQUE, OPAQUE_NUMBER, Handles, release
 from .instances import opened
-from .memory import settle_writes
+from .memory import outliving, settle_writes
 from .normalise import normalise
 from .opaque import Position, Widths, operator_value
 from .reads import HandleRead
@@ -172,9 +172,11 @@ class _Tracer:
         with self.symbols.mode, torch.enable_grad():
             return fake.requires_grad_().clone()  # no leaf: a block may write into its input
 
-    def contract(self, constants: Mapping[str, torch.Tensor] | None = None) -> Contract:
-        """What the unit's Python has read until now."""
-        return Contract() if self.observer is None else self.observer.contract(constants or {})
+    def contract(self, constants: Mapping[str, torch.Tensor] | None = None, written: Collection[str] = ()) -> Contract:
+        """What the unit's Python has read until now, and what the graph writes into."""
+        return (
+            Contract() if self.observer is None else self.observer.contract(constants or {}, written, self.site.tensors)
+        )
 
     def run(self, modes: Modes) -> Traced:
         self.modes = modes
@@ -213,7 +215,7 @@ class _Tracer:
             reads=tuple(self.reads),
             constants=constants,
             positions=self.places if any(position.used for position in self.positions) else None,
-            contract=self.contract(constants),
+            contract=self.contract(constants, {str(node.target) for node in outliving(graph)}),
         )
 
     def _call(self, names: list[str], flat: list[Any]) -> list[torch.Tensor]:

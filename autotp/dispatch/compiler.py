@@ -152,7 +152,7 @@ class Compiler:
     ) -> tuple[Traced, Program] | None:
         for traced, program in self.programs.get((site.key, cut), ()):
             fits = not varying & traced.guards.constants.keys() and traced.valid_for(site, positions)
-            if fits and call.holds(traced.contract):
+            if fits and call.holds(traced.contract, site.tensors):
                 return traced, program
         return None
 
@@ -160,7 +160,7 @@ class Compiler:
         known = self.surveyed
         if known is None or known.positions is not None or known.site.key != site.key:
             return None
-        if not (known.valid_for(site, call.positions) and call.holds(known.contract)):
+        if not (known.valid_for(site, call.positions) and call.holds(known.contract, site.tensors)):
             return None
         self.surveyed = None
         return known

@@ -76,6 +76,8 @@ class EntryCode:
         if self.traced.positions is not None:
             parts.check([f"positions != {self.traced.positions}"])
         parts.check([f"unit.compiler.is_filled({handle})" for handle in self.handles])
+        if self.traced.contract.writes:
+            parts.check([f"not bound.memory.is_apart([{', '.join(parts.tensors)}])"])
         run = self._run("unit.parts", parts.tensors, numbers, "bound")
         look = [*_positions([*parts.lines, *run], "unit.positions"), *self._mode(unit), *parts.lines]
         lines = ["try:", *_indented(look), "except (LookupError, AttributeError, TypeError, RuntimeError, TraceError):"]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import nn
 
 from ..capture.contract.guards import Bound, Contract
@@ -48,17 +50,16 @@ class LiveUnit(InPlace):
         model = None if self.ends is None else self.ends()
         return model is not None and not any(m._backward_hooks or m._backward_pre_hooks for m in model.modules())
 
-    def holds(self, contract: Contract) -> bool:
-        """Returns if what a trace leaned on is in this unit as the trace found it."""
+    def holds(self, contract: Contract, given: Sequence[torch.Tensor] = ()) -> bool:
+        """Returns if what a trace leaned on is in this unit as the trace found it, for a call with these tensors."""
         bound = self.bounds.get(contract)
-        if bound is not None and bound.holds():
-            return True
-        bound = contract.bind(self.module)
+        if bound is None or not bound.holds():
+            bound = contract.bind(self.module)
         if bound is None:
             self.bounds.pop(contract, None)
             return False
         self.bounds[contract] = bound
-        return True
+        return bound.memory.is_apart(given)
 
     @functools.cached_property
     def parts(self) -> nn.Module | Within:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
 
+from ..capture.contract.apart import range_of
 from ..capture.opaque import tensors_of
 from ..errors import UsageError
 from ..runtime.cut.memories import holders_of
@@ -69,8 +69,6 @@ _OF_MODULES = frozenset(vars(nn.Module()))
 
 
 def _range(tensor: torch.Tensor, name: str) -> Iterator[tuple[int, int, str, torch.Tensor]]:
-    if tensor.layout is not torch.strided or isinstance(tensor, FakeTensor) or tensor.is_meta or not tensor.numel():
-        return
-    span = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True)) + 1
-    if tensor.data_ptr():
-        yield tensor.data_ptr(), tensor.data_ptr() + span * tensor.element_size(), name, tensor
+    begin, end = range_of(tensor)
+    if begin:
+        yield begin, end, name, tensor

@@ -111,6 +111,7 @@ from types import SimpleNamespace
 import numpy
 import torch
 from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
 

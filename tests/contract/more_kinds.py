@@ -39,7 +39,58 @@ SCALED = """class Scaled{n}(property):
     def __get__(self, owner, kind=None):
         return self if owner is None else self.factor"""
 
+AGAIN = """def r{n}(self, v):
+    self.b{n}.add_(1)
+    return self.b{n}.clone() * v.sigmoid().mean()"""
+
+ROUNDED = """def r{n}(self, v):
+    with saved_tensors_hooks(lambda kept: kept.round(decimals=1), lambda kept: kept):
+        return v.mean().square() * self.a{n}"""
+
 MORE_KINDS: dict[str, Kind] = {
+    "size of a tensor": Kind(
+        "(self.b{n}.sum() / self.b{n}.numel() + len(self.l{n}[0]))",
+        ("self.b{n}.resize_(1 + len(self.b{n})).fill_(2)",),
+        (
+            "net.blocks[{b}].b{n}.resize_(3).fill_({v})",
+            "net.blocks[{b}].b{n}.data = torch.full((2,), {v}, dtype=torch.float64)",
+            "net.blocks[{b}].l{n}[0].data = torch.full((int({v}),), {v}, dtype=torch.float64)",
+        ),
+        init="self.register_buffer('b{n}', 2 * values(1).square())\nself.l{n} = [torch.ones(2, dtype=torch.float64)]",
+        is_tensor=True,
+    ),
+    "type of a tensor": Kind(
+        "(2.0 if self.b{n}.dtype == torch.float64 else 3.0)",
+        (),
+        (
+            "net.blocks[{b}].b{n}.data = net.blocks[{b}].b{n}.data.float()",
+            "net.blocks[{b}].b{n}.data = net.blocks[{b}].b{n}.data.double()",
+        ),
+        init="self.register_buffer('b{n}', values(2))",
+    ),
+    "tensors in one memory": Kind(
+        "self.t{n}[:width]",
+        ("self.b{n}.add_(1)", "self.b{n}[:9].mul_(0.5)"),
+        (
+            "net.blocks[{b}].t{n}.data = net.blocks[{b}].b{n}",
+            "net.blocks[{b}].t{n}.data = net.blocks[{b}].b{n}.flip(0)",
+            "net.blocks[{b}].t{n} = net.blocks[{b}].t{n}.clone()",
+            "net.blocks[{b}].t{n} = net.blocks[0].b{n}[:]",
+        ),
+        init="held = values(60)\nself.register_buffer('b{n}', held[:48])\nself.t{n} = held[5:53]",
+        is_tensor=True,
+    ),
+    "written in a checkpoint": Kind(
+        "checkpoint(self.r{n}, v, use_reentrant=False)",
+        (),
+        ("net.blocks[{b}].b{n}.fill_({v})",),
+        body=AGAIN,
+        init="self.register_buffer('b{n}', values(1))",
+        is_tensor=True,
+    ),
+    "rounded for the backward": Kind(
+        "self.r{n}(v)", (), ("net.blocks[{b}].a{n} = {v}",), body=ROUNDED, init="self.a{n} = 2.0", is_tensor=True
+    ),
     "buffer that may be missing": Kind(
         "(3.0 if hasattr(self, 'l{n}') else 2.0)",
         (),

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .apart import Memory
 from .check import check_of
 from .modes import Modes
 from .source import Source, own_attributes
@@ -43,7 +44,8 @@ def grouped(sources: Sequence[Source], unit: nn.Module, found: dict[Source, Any]
 class Contract:
     """All that a trace leaned on: `guards` in the order of the reads, so that each one's holder is guarded before it; tied
     parameters and buffers (`aliases`); `objects` that were reached, and by `groups` which of them are one; tensors that are
-    inputs though no call hands them over, by the name of their node."""
+    inputs though no call hands them over, by the name of their node; what a program writes into: of the state (`written`), and
+    of its inputs, by number (`into`)."""
 
     guards: tuple[Guard, ...] = ()
     aliases: tuple[tuple[Source, Source], ...] = ()
@@ -51,7 +53,14 @@ class Contract:
     groups: tuple[int, ...] = ()
     tensors: Mapping[str, Source] = field(default_factory=dict)
     modes: Modes = field(default_factory=Modes)
+    written: tuple[Source, ...] = ()
+    into: tuple[int, ...] = ()
     first: dict[Source, int] = field(default_factory=dict)  # ids of what the first unit that was bound had
+
+    @property
+    def writes(self) -> bool:
+        """If a program writes into memory that others have too."""
+        return bool(self.written or self.into)
 
     def objects_read(self, unit: nn.Module) -> Iterator[Any]:
         """What the guards are about: objects that they look into and what they find there, with the dicts and cells of these."""
@@ -75,7 +84,15 @@ class Contract:
         unchanged = check_of([guard.source for guard in self.guards], self.aliases, found, self.first)
         if not self.first:
             self.first.update((source, id(value)) for source, value in found.items())
-        return Bound(self, tensors, unchanged, self.modes.hold)
+        return Bound(self, tensors, unchanged, self.modes.hold, self.memory(found))
+
+    def memory(self, found: Mapping[Source, Any]) -> Memory:
+        """The memory of the state that was found, if a program writes anywhere."""
+        if not self.writes:
+            return Memory((), frozenset(), ())
+        tensors = {id(value): value for value in found.values() if isinstance(value, torch.Tensor)}
+        places = list(tensors)
+        return Memory(tuple(tensors.values()), frozenset(places.index(id(found[s])) for s in self.written), self.into)
 
     def fits(self, unit: nn.Module) -> bool:
         """Returns if a unit could be bound: it takes a fraction of the time."""
@@ -102,6 +119,7 @@ class Bound:
     tensors: Mapping[str, torch.Tensor]
     unchanged: Callable[[], bool]
     modes: Callable[[], bool]
+    memory: Memory
 
     def holds(self) -> bool:
         """Returns if a program holds for the unit as it is now."""

@@ -15,7 +15,7 @@ import itertools
 import random
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from typing import Any, TypeVar
@@ -151,8 +151,14 @@ class Observer(Instructions):
             source = source.parent
         return source is self.root
 
-    def contract(self, constants: Mapping[str, torch.Tensor]) -> Contract:
-        """What was read, as guards; of a graph's constants, those that are read from state."""
+    def contract(
+        self, constants: Mapping[str, torch.Tensor], written: Collection[str], given: Sequence[torch.Tensor]
+    ) -> Contract:
+        """What was read, as guards; of a graph's constants, those that are read from state. `written` are the state and the
+        inputs into which the graph writes, by their names in it, and `given` are the inputs.
+
+        Raises TraceError if it writes where something else lies that it reads.
+        """
         found: dict[Source, Any] = {}
         for source, name in itertools.product(self.having_names, sorted(self.named.intersection(NAMES))):
             self.note(source, "slot", name)
@@ -163,4 +169,19 @@ class Observer(Instructions):
         if any(memory_of(t) in self.memory for name, t in constants.items() if name not in tensors):
             raise TraceError("it has a second tensor over the memory of one that it keeps")
         groups = grouped(self.objects, self.live, found)
-        return Contract(guards, tuple(self.aliases), tuple(self.objects), groups, tensors, self.modes)
+        live: dict[str, torch.Tensor] = dict(self.live.named_parameters(remove_duplicate=False))
+        state = {**live, **dict(self.live.named_buffers(remove_duplicate=False)), **constants}
+        ids = {id(state[name]) for name in written if name in state}
+        contract = Contract(
+            guards,
+            tuple(self.aliases),
+            tuple(self.objects),
+            groups,
+            tensors,
+            self.modes,
+            written=tuple(source for source, value in found.items() if id(value) in ids),
+            into=tuple(i for i in range(len(given)) if f"tensor_{i}" in written),
+        )
+        if not contract.memory(found).is_apart(given):
+            raise TraceError("it writes into memory in which something else lies that it reads")
+        return contract
