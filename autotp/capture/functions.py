@@ -26,6 +26,7 @@ from ..axes.function import FunctionRule, Part
 from ..errors import TraceError
 from ..outside.methods import function_of
 from .calls import check_shapes
+from .contract.values import is_cut
 from .owners import package_of
 
 # What is done instead of calling: (name of the operator rule, function, function for the result's shapes, args, kwargs).
@@ -229,11 +230,6 @@ def argument_names(function: Callable[..., Any], paths: Sequence[Any]) -> tuple[
     return tuple(map(name, paths))
 
 
-def _is_cut(value: Any) -> bool:
-    """Returns if something is a cut parameter, whatever its class."""
-    return isinstance(value, torch.Tensor) and "autotp_origin" in getattr(value, "__dict__", ())
-
-
 class OpaqueFunction:
     """The target of an opaque function's node: the function with the constants of its call filled in.
 
@@ -257,7 +253,7 @@ class OpaqueFunction:
         """Run the function; gives the tensors of its result."""
         *given, shapes = values
         # What the function keeps for its backward are parts there, too.
-        args, kwargs = self._fill([held.as_subclass(torch.Tensor) if _is_cut(held) else held for held in given])
+        args, kwargs = self._fill([held.as_subclass(torch.Tensor) if is_cut(held) else held for held in given])
         result = self._function(*args, **kwargs)
         tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         check_shapes(self.__name__, tensors, shapes)

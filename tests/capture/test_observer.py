@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import types
+from collections.abc import Callable, MutableMapping
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 import autotp
+from autotp.capture.contract.frames import Tracing
+from autotp.capture.contract.values import kind_of
 
 WIDTH, INNER = 16, 24
 
@@ -108,3 +112,34 @@ class Decorated(Scale):
 
 def test_what_a_decorator_of_torch_s_runs_is_looked_up_again() -> None:
     assert planned(Decorated) == [("0", "1")]
+
+
+class Entered:
+    """Notes which functions begin."""
+
+    keeping = frozenset[types.CodeType]()
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def enter(self, frame: types.FrameType) -> None:
+        self.names.append(frame.f_code.co_name)
+
+    def act(self, *args: Any) -> None: ...
+
+
+def test_a_class_says_for_whoever_asks_what_its_objects_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    known: list[type] = []
+
+    def hook(kind: type, other: type) -> Any:
+        return True if other in known else NotImplemented
+
+    def asks(value: object) -> bool:
+        return isinstance(value, MutableMapping)
+
+    monkeypatch.setattr(MutableMapping, "__subclasshook__", classmethod(hook))
+    for ask, is_noted in ((kind_of, False), (asks, True)):
+        fresh, entered = type("Fresh", (), {})(), Entered()
+        with Tracing(entered):  # type: ignore[arg-type]
+            ask(fresh)
+        assert ("hook" in entered.names) is is_noted

@@ -13,7 +13,7 @@ from torch import nn
 
 from .probes import code_of, is_empty
 from .source import MISSING, Source, own_attributes, static_attribute
-from .values import CONTAINERS, PLAIN
+from .values import CONTAINERS, PLAIN, is_cut
 from .versions import VERSIONED, check_text, dict_version, entries_of
 
 
@@ -89,18 +89,27 @@ def check_of(
 
 
 def _looks(text: _Text, tensors: Collection[torch.Tensor]) -> None:
-    """What a tensor looks like changes in place: `resize_`, `.data =`, `.to()` of a module."""
-    if tensors:
-        held = tuple(tensors)
-        text.add(f"{text.name(_sizes)}({text.name(held)}) == {text.name(_sizes(held))}")
+    """What a tensor looks like changes in place: `resize_`, `.data =`, `.to()` of a module. A cut one keeps its sizes."""
+    own = _Text()
     for tensor in tensors:
+        held = own.name(tensor)
+        own.add(f"{held}.dtype is {own.name(tensor.dtype)}")
+        if not is_cut(tensor):
+            own.add(f"{held}.shape == {own.name(tensor.shape)}")
         if not isinstance(tensor, nn.Parameter):  # programs know no difference between frozen ones and others
-            text.add(f"{text.name(tensor)}.requires_grad is {tensor.requires_grad}")
+            own.add(f"{held}.requires_grad is {tensor.requires_grad}")
+    if tensors:
+        text.add(f"{text.name(_natively(own.compiled()))}()")
 
 
-def _sizes(tensors: Sequence[torch.Tensor]) -> list[Any]:
-    with torch._C.DisableTorchFunctionSubclass():
-        return [(tensor.dtype, tensor.shape) for tensor in tensors]
+def _natively(same: Callable[[], bool]) -> Callable[[], bool]:
+    """A question about tensors that is put to them and not to their classes."""
+
+    def asked() -> bool:
+        with torch._C.DisableTorchFunctionSubclass():
+            return same()
+
+    return asked
 
 
 def _place(text: _Text, source: Source, holder: Any) -> str:

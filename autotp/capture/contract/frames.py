@@ -5,6 +5,7 @@ torch's own Python is left out, but for its modules, which read a model's state 
 
 from __future__ import annotations
 
+import abc
 import importlib
 import os
 import sys
@@ -147,6 +148,7 @@ _ENVIRONMENT = frozenset(
     method.__code__ for method in vars(type(os.environ)).values() if isinstance(method, types.FunctionType)
 )
 IMPORTS = importlib.import_module.__code__
+_ABC = abc.ABCMeta.__instancecheck__.__code__.co_filename
 _sides: dict[str, str] = {}  # of files
 
 
@@ -187,6 +189,8 @@ class Tracing(TorchFunctionMode):
             self.observer.ask(frame)
         if frame.f_code in _between or _sides.get(frame.f_code.co_filename) == "machinery" or not is_observed(frame):
             return None
+        if frame.f_back is not None and frame.f_back.f_code.co_filename == _ABC and not is_observed(frame.f_back):
+            return None  # a class says for whoever asks what is one of its objects
         self.observer.enter(frame)
         if not actions_of(frame.f_code) and frame.f_code not in self.observer.keeping:
             return None

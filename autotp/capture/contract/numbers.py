@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from .frames import is_observed
+from .frames import between, is_observed
 
 TELLS = "_autotp_class_of"  # a function of what stands for objects: gives their class, and tells that it was given away
 PARAMETER = "_autotp_is_parameter"  # an attribute of the tensors that stand for parameters
@@ -34,6 +34,7 @@ def _class_of(value: Any, frame: Any) -> Any:
     return value.__class__ if is_ours and is_observed(frame) else _ABSENT
 
 
+@between
 def is_instance(value: Any, kinds: Any) -> bool:
     """`isinstance`, which is asked very often."""
     if type(value) in _plain:

@@ -277,6 +277,11 @@ def memory_of(tensor: torch.Tensor) -> int:
         return 0
 
 
+def is_cut(value: Any) -> bool:
+    """Returns if something is a cut parameter, whatever its class."""
+    return isinstance(value, torch.Tensor) and "autotp_origin" in getattr(value, "__dict__", ())
+
+
 def may_write(function: Any, kwargs: Mapping[str, Any]) -> bool:
     """Returns if a function of torch may write into what it is given, going by its name and its settings."""
     name = str(getattr(function, "__name__", "")).partition(".")[0]
