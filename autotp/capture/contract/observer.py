@@ -183,5 +183,5 @@ class Observer(Instructions):
             into=tuple(i for i in range(len(given)) if f"tensor_{i}" in written),
         )
         if not contract.memory(found).is_apart(given):
-            raise TraceError("it writes into memory in which something else lies that it reads")
+            raise TraceError("it writes where something else lies that it reads")
         return contract

@@ -5,7 +5,7 @@ from torch import nn
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.utils import checkpoint as again
 
-from tests.contract.parts import INNER, Mlp, call, case, twins
+from tests.contract.parts import INNER, Mlp, Net, call, case, twins
 
 COUNTS = {"calls": 0}
 
@@ -177,3 +177,46 @@ def kept_on_another_device():
 @case()
 def checkpointed_in_sequence():
     yield from several_calls(twins(lambda index: InSequence()))
+
+
+class Around(Net):
+    """Checkpoints its blocks: what these write, the backward writes again, and computes with."""
+
+    def __init__(self, kind):
+        super().__init__(kind(), kind())
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = again.checkpoint(block, x, use_reentrant=False)
+        return x
+
+
+class WritesBufferBare(WritesBuffer):
+    def middle(self, y):
+        return self.inner(y)
+
+
+class CountsBare(Counts):
+    def middle(self, y):
+        return self.inner(y)
+
+
+class HasStatisticsBare(WithStatistics):
+    def middle(self, y):
+        return self.inner(y)
+
+
+@case()
+def buffer_that_is_written_again():
+    yield from several_calls(Around(WritesBufferBare))
+
+
+@case()
+def counters_that_count_again():
+    COUNTS["calls"] = 0
+    yield from several_calls(Around(CountsBare))
+
+
+@case()
+def statistics_that_are_written_again():
+    yield from several_calls(Around(HasStatisticsBare))
