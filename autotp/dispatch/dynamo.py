@@ -101,9 +101,7 @@ def _entry_in(transaction: Any) -> str:
     ):
         raise TraceError(f"{unit.unit.path} has no program for symbolic sizes")  # its guards are dynamo's from here on
     if traced.contract.into:
-        raise TraceError(
-            f"{unit.unit.path} writes into what it is given, and dynamo does not say what else lies there"
-        )
+        raise TraceError(f"{unit.unit.path} writes into what it is given, and dynamo does not say what else lies there")
     read = list(traced.contract.objects_read(unit.module))
     if any(value is torch.is_inference_mode_enabled for value in read):
         raise TraceError(f"{unit.unit.path} asks for inference mode, which dynamo has turned off")
