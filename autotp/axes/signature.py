@@ -2,14 +2,14 @@
 
 One group of letters per tensor operand and per result. Equal letters are one term, a letter missing on the right is
 contracted, `...` is any number of leading dims (broadcast), a group ending in `?` may be absent, and a dim of size one
-broadcasts against a larger one of the same letter. What has a letter that is summed over is a factor of a product; of the
+broadcasts against a larger one of the same letter. `*` behind the last operand is any number of further ones, which are whole. What has a letter that is summed over is a factor of a product; of the
 other operands those are added to it that have a letter which need not be whole, the rest only say how (an index).
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import RuleError
 from .call import Call
@@ -43,6 +43,7 @@ class Signature:
     picks: tuple[str, ...] = ()
     owner: str = ""
     holding: frozenset[str] = frozenset()
+    takes_more: bool = False
 
     @property
     def contracted(self) -> frozenset[str]:
@@ -60,7 +61,7 @@ class Signature:
         results = value if isinstance(value, (list, tuple)) else [] if value is None else [value]
         operands, given = self.groups(len(call.operands)), [len(call.dims(operand)) for operand in call.operands]
         return (
-            len(operands) == len(given)
+            (len(operands) == len(given) or (self.takes_more and len(operands) < len(given)))
             and len(results) <= len(self.results)
             and all(map(_has_room, operands, given))
             and all(_has_room(group, result.dim()) for group, result in zip(self.results, results, strict=False))
@@ -91,7 +92,8 @@ def parse_signature(
     if text.count("->") != 1:
         raise RuleError(f"the signature {text!r} needs exactly one '->', as in '... i, o i, o? -> ... o'")
     left, right = text.split("->")
-    operands = tuple(_group(part, text) for part in left.split(","))
+    named, takes_more = left.split(","), left.split(",")[-1].strip() == "*"
+    operands = tuple(_group(part, text) for part in (named[:-1] if takes_more else named))
     results = tuple(_group(part, text) for part in right.split(","))
     known = {letter for group in operands for letter in group.letters}
     for letter in whole.split():
@@ -104,7 +106,8 @@ def parse_signature(
             f"'picks' of the signature {text!r} is {picks!r}; name three of its letters: rows, which the only result has, the "
             "parts of a table, and where the rows of each part end, which is all that some operand has"
         )
-    return Signature(operands, results, frozenset(whole.split()), attends, zero_to_zero, tuple(picks.split()))
+    signature = Signature(operands, results, frozenset(whole.split()), attends, zero_to_zero, tuple(picks.split()))
+    return replace(signature, takes_more=takes_more)
 
 
 def _can_pick(letters: list[str], operands: tuple[Group, ...], results: tuple[Group, ...]) -> bool:
@@ -172,6 +175,10 @@ class _Application:
         """Operands in schema order, with their groups."""
         dims = [self.call.dims(operand) for operand in self.call.operands]
         groups = self.signature.groups(len(dims))
+        if self.signature.takes_more:
+            for more in dims[len(groups) :]:
+                self.call.pin(more, "the operator needs this operand whole")
+            dims = dims[: len(groups)]
         if len(groups) != len(dims):
             raise RuleError(
                 f"{self.call.name} has {len(dims)} tensor operands at {self.call.node.name}, its signature {len(groups)}"

@@ -158,6 +158,11 @@ def test_letters_may_be_kept_whole(tmp_path: Path, operands: list[torch.Tensor])
     assert free_sizes(operands, folder(tmp_path, text)) == [[3], []]
 
 
+def test_further_operands_are_whole(tmp_path: Path, operands: list[torch.Tensor]) -> None:
+    for signature, free in (("n k, k m, * -> n m", [[3, 4], [4, 5]]), ("n k, * -> n m", [[3, 4], []])):
+        assert free_sizes(operands, folder(tmp_path, f'[tests]\ndoubled_product = "{signature}"')) == free
+
+
 def test_a_users_rule_goes_before_the_built_in_one(tmp_path: Path) -> None:
     mine = folder(
         tmp_path, '[aten]\nmm = { signature = "n k, k m -> n m", whole = "n" }\n[aten.pointwise]\nother = ["relu"]'
