@@ -2,8 +2,10 @@
 
 One group of letters per tensor operand and per result. Equal letters are one term, a letter missing on the right is
 contracted, `...` is any number of leading dims (broadcast), a group ending in `?` may be absent, and a dim of size one
-broadcasts against a larger one of the same letter. `*` behind the last operand is any number of further ones, which are whole. What has a letter that is summed over is a factor of a product; of the
-other operands those are added to it that have a letter which need not be whole, the rest only say how (an index).
+broadcasts against a larger one of the same letter. `*` as the last operand is any number of further ones, which are whole.
+
+What has a letter that is summed over is a factor of a product; of the other operands those are added to it that have a
+letter which need not be whole, the rest only say how (an index).
 """
 
 from __future__ import annotations
