@@ -229,3 +229,8 @@ def _python(condition: sympy.Basic) -> str:
     from torch.utils._sympy.printers import PythonPrinter
 
     return str(PythonPrinter().doprint(condition))
+
+
+def is_float(tensor: torch.Tensor) -> bool:
+    """Returns if a tensor's numbers may have gradients."""
+    return tensor.is_floating_point() or tensor.is_complex()

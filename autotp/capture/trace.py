@@ -40,7 +40,7 @@ from .reads import HandleRead
 from .replace import Inputs, Replacement, become_attribute, check_later
 from .signature import CallSite, Slot, VaryingDims
 from .stand_in import handle_number, is_stand_in
-from .symbols import Symbols
+from .symbols import Symbols, is_float
 from .traced import CaptureError, Traced
 from .units import Unit
 from .whereabouts import keep_modules, noting_modules
@@ -161,13 +161,13 @@ class _Tracer:
         for _, tensor in named:
             if id(tensor) not in fakes:
                 fake = self.symbols.tensor(tensor, gaps=not isinstance(tensor, nn.Parameter))
-                fakes[id(tensor)] = fake.requires_grad_() if _may_want_gradients(tensor) and _is_float(fake) else fake
+                fakes[id(tensor)] = fake.requires_grad_() if _may_want_gradients(tensor) and is_float(fake) else fake
         return {name: fakes[id(tensor)] for name, tensor in named}
 
     def _fake_input(self, number: int, tensor: torch.Tensor, dynamic: set[int]) -> torch.Tensor:
         fake = self.symbols.tensor(tensor, dynamic, self.gaps)
         self.symbols.bind(number, fake)
-        if not (tensor.requires_grad and _is_float(fake)):
+        if not (tensor.requires_grad and is_float(fake)):
             return fake
         with self.symbols.mode, torch.enable_grad():
             return fake.requires_grad_().clone()  # no leaf: a block may write into its input
@@ -293,10 +293,6 @@ class _Tracer:
 def _may_want_gradients(tensor: torch.Tensor) -> bool:
     """Returns if a program is for a tensor that wants a gradient: parameters may be frozen and thawed."""
     return isinstance(tensor, nn.Parameter) or tensor.requires_grad
-
-
-def _is_float(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
 
 
 __all__ = ["Traced", "trace"]
