@@ -11,7 +11,7 @@ letter which need not be whole, the rest only say how (an index).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..errors import RuleError
 from .call import Call
@@ -108,8 +108,8 @@ def parse_signature(
             f"'picks' of the signature {text!r} is {picks!r}; name three of its letters: rows, which the only result has, the "
             "parts of a table, and where the rows of each part end, which is all that some operand has"
         )
-    signature = Signature(operands, results, frozenset(whole.split()), attends, zero_to_zero, tuple(picks.split()))
-    return replace(signature, takes_more=takes_more)
+    held, chosen = frozenset(whole.split()), tuple(picks.split())
+    return Signature(operands, results, held, attends, zero_to_zero, chosen, takes_more=takes_more)
 
 
 def _can_pick(letters: list[str], operands: tuple[Group, ...], results: tuple[Group, ...]) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..capture.contract.kept import keeper
 from ..runtime.cut.origin import IsCut
 from .held import join_path
 from .in_place import give_back
@@ -28,7 +29,7 @@ def parts_of(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 def keeping() -> tuple[Any, ...]:
     """Whether gradients are computed, and who keeps the tensors for the backward: what checkpointing changes for what it runs."""
-    return torch.is_grad_enabled(), torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return torch.is_grad_enabled(), keeper()
 
 
 @contextmanager
