@@ -879,6 +879,25 @@ def test_a_block_whose_class_is_named_is_cut() -> None:
     assert not cut.failures
 
 
+class WithBuffer(Block):
+    """Reads a buffer, and has a parameter that was frozen: nothing here asks which parameters want gradients."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.register_buffer("scale", torch.full((HIDDEN,), 0.5, dtype=torch.float64))
+        self.up.bias.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * self.scale
+
+
+def test_a_block_that_reads_a_buffer_and_has_frozen_parameters_is_cut() -> None:
+    cut = Cut(Stack(WithBuffer), values(2, 3, HIDDEN))
+    cut.assert_same(lambda model: [model(leaf(b, 3, HIDDEN)) for b in (2, 5)])
+    assert cut.cut() == weights(2, *MLP)
+    assert not cut.failures
+
+
 # -- inputs with gaps ------------------------------------------------------------------------------------------------
 
 

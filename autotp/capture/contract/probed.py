@@ -121,7 +121,9 @@ class Probed(Notes):
         self.refuse(f"it calls {function.__name__}, which is not about the model's state", is_for_good(function))
 
     def _check_wants_no_gradient(self, state: torch.Tensor | None, source: Source) -> None:
-        if state is not None and state.requires_grad:
+        with torch._C.DisableTorchFunction():  # what is asked here is not asked by the model
+            wanted = state is not None and state.requires_grad
+        if wanted:
             self.refuse(f"{source} wants a gradient and is no parameter, and a program sums those of parameters")
 
     def _reach_method(self, value: Any, source: Source) -> None:
