@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -162,6 +164,21 @@ def test_further_operands_are_whole(tmp_path: Path, operands: list[torch.Tensor]
     none, one = tmp_path / "none", tmp_path / "one"
     assert free_sizes(operands, folder(none, '[tests]\ndoubled_product = "n k, k m, * -> n m"')) == [[3, 4], [4, 5]]
     assert free_sizes(operands, folder(one, '[tests]\ndoubled_product = "n k, * -> n m"')) == [[3, 4], []]
+
+
+def test_a_method_may_be_given_further_operands() -> None:
+    keys, positions = torch.zeros(2, 3, 4, 5), torch.zeros(2, 4)
+    node = SimpleNamespace(meta={"val": (keys, keys)})
+    for text, fits in (
+        ("b h s d, b h s e -> b h t d, b h t e", False),
+        ("b h s d, b h s e, * -> b h t d, b h t e", True),
+    ):
+        call: Any = SimpleNamespace(node=node, operands=(keys, keys, positions), dims=lambda each: each.shape)
+        assert parse_signature(text).fits(call) is fits
+        call.operands = (keys, keys)
+        assert parse_signature(text).fits(call)
+        call.operands = (keys,)
+        assert not parse_signature(text).fits(call)
 
 
 def test_a_users_rule_goes_before_the_built_in_one(tmp_path: Path) -> None:
