@@ -41,6 +41,7 @@ def observed(x: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> None
     [
         (lambda x, first, second: first.add_(x), (3, 4), {"first"}),
         (lambda x, first, second: torch.mul(x, 2.0, out=second), (3, 4), {"second"}),
+        (lambda x, first, second: torch.mul(x, 2.0, out=second).add_(1.0), (3, 4), {"second"}),
         (lambda x, first, second: torch.aminmax(x, dim=0, out=(first, second)), (4,), {"first", "second"}),
         (observed, (1,), {"first", "second"}),
     ],
@@ -50,6 +51,8 @@ def test_what_an_operator_writes_into(write: Writes, sizes: Sequence[int], writt
     site = call_site(module, (torch.ones(3, 4),), {})
     varying.observe(site)
     graph = trace(module, Unit("", 0), site, varying).graph
-    shared = [each for node in graph.nodes for each in annotation(node).writes or ()]
-    assert {str(each.target) for each in shared if each.op == "get_attr"} & {"first", "second"} == written
-    assert not any(each.op == "placeholder" for each in shared)
+    shared = [writes for node in graph.nodes if (writes := annotation(node).writes) is not None]
+    assert shared
+    for writes in shared:
+        assert {str(each.target) for each in writes if each.op == "get_attr"} & {"first", "second"} == written
+        assert not any(each.op == "placeholder" for each in writes)
