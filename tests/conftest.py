@@ -1,8 +1,11 @@
 """What every test runs under: no network, one thread a process (many ranks share few cores), no terminal's width, and no
 plans that were kept by an earlier run."""
 
+import builtins
 import gc
+import json.encoder
 import os
+from collections.abc import Iterator
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -77,3 +80,22 @@ def _grows(item: pytest.Item) -> bool:
 def sweep(request: pytest.FixtureRequest) -> bool:
     """Whether everything is run, and not what differs most."""
     return bool(request.config.getoption("--sweep"))
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    """What a process has once is after a test what it was before: a trace puts others in its place."""
+    before = _process_wide()
+    yield
+    assert _process_wide() == before
+
+
+def _process_wide() -> tuple[object, ...]:
+    replaced = (
+        builtins.isinstance,
+        builtins.callable,
+        builtins.round,
+        json.encoder.c_make_encoder,
+        torch.Tensor.__setattr__,
+    )
+    return (*replaced, torch.SymInt.__repr__)

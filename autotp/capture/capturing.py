@@ -1,7 +1,8 @@
 """What lasts while a model is captured.
 
 One thread at a time does it: functions, classes and settings that a process has once are others meanwhile, and fake tensors
-are remembered by torch for all threads. So is that symbols are traced: who compares sizes of a graph waits, too.
+are remembered by torch for all threads. So is that symbols are traced: who compares sizes of a graph waits, too. Whoever
+compiles waits as well, since what is compiled would call the functions that are there for the time of a capture.
 torch logs a traceback for every operator that fails on fake tensors; here that is an answer, which the plan gives as a reason.
 """
 
@@ -13,10 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from torch._dynamo.convert_frame import compile_lock
 from torch.fx import _symbolic_trace as symbolic_trace
 
 _here = threading.local()
-_turn = threading.RLock()
 
 
 def _is_wanted(record: logging.LogRecord) -> bool:
@@ -28,8 +29,8 @@ logging.getLogger("torch._subclasses.fake_tensor").addFilter(_is_wanted)
 
 @contextmanager
 def capturing() -> Iterator[None]:
-    """Inside, no other thread captures, and this thread's failures of operators on fake tensors are not logged."""
-    with _turn:
+    """Inside, no other thread captures or compiles, and this thread's failures of operators on fake tensors are not logged."""
+    with compile_lock:
         _here.depth = getattr(_here, "depth", 0) + 1
         try:
             yield

@@ -105,7 +105,8 @@ class Compiler:
         constants in it. With `cut` it is cut over positions if it can be."""
         found = self._known(call, site, positions, varying, cut)
         if found is None:
-            with self.lock:  # simulated ranks share a compiler
+            # Simulated ranks share a compiler. Whoever compiles a call has its turn to capture, and then asks for this lock.
+            with capturing(), self.lock:
                 self.varying.mark(site, varying)
                 found = self._known(call, site, positions, varying, cut) or self._new(call, site, cut)
         if found[1] not in call.agreed:
@@ -178,7 +179,6 @@ class Compiler:
         self.varying.observe_reads(traced.handle_guards)
         return traced
 
-    @capturing()
     def _new(self, call: LiveUnit, site: CallSite, cut: bool) -> tuple[Traced, Program]:
         self._check_changes(site, call.positions, cut)
         other = self._known(call, site, call.positions, frozenset(), not cut) if self.sequence else None
@@ -223,7 +223,7 @@ class Compiler:
     def refuse(self, site: CallSite, error: TraceError | UnsoundPlanError, once: bool = False) -> None:
         """Note that calls of this kind have no program, unless it is so this `once`. Raises the error if a plan is sound for no
         call at all."""
-        with self.lock:
+        with capturing(), self.lock:
             if isinstance(error, UnsoundPlanError) and not self._is_sound():
                 raise error
             if once:

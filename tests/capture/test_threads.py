@@ -70,3 +70,22 @@ def test_a_trace_is_the_same_while_somebody_holds_the_frames_that_it_runs_in() -
         sys.setprofile(None)
     assert frames
     assert held == alone
+
+
+def test_functions_are_compiled_while_another_thread_captures() -> None:
+    def compiled(place: int) -> float:
+        def scaled(x: torch.Tensor) -> torch.Tensor:
+            kind = isinstance(x, torch.Tensor)  # what a trace has something else for
+            torch._dynamo.graph_break()  # what compiles, and what runs between the parts, asks so as well
+            return x * 2 if kind and isinstance(place, int) else x
+
+        return float(torch.compile(scaled, backend="eager")(torch.ones(3)).sum())
+
+    with ThreadPoolExecutor(2) as pool:
+        plans = [pool.submit(autotp.plan, twins(Mlp, 2), tp=2, example=(values(2, 5, HIDDEN),)) for _ in range(4)]
+        found = []
+        for place in range(6):
+            torch._dynamo.reset()
+            found.append(compiled(place))
+    assert found == [6.0] * 6
+    assert len({plan.result() for plan in plans}) == 1

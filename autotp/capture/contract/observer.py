@@ -15,7 +15,7 @@ import itertools
 import random
 import threading
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from typing import Any, TypeVar
@@ -104,6 +104,31 @@ class Observer(Instructions):
         gc.disable()  # else code that runs whenever memory is collected would count as the model's
         gc.collect(0)  # what is young from here on, the traced code has made
         try:
+            # What is there for the time of a trace is there as well when what was written is put back: else it would seem to
+            # have been written, too.
+            with (
+                torch.compiler.set_stance("force_eager"),
+                torch._dynamo.config.patch(error_on_nested_fx_trace=False),
+                symbols_are_numbers(),
+            ):
+                written = yield from self._watched()
+        finally:
+            if collecting:
+                gc.enable()
+            if any(change.value is warnings.filters for change in self.snapshots.changed):
+                # Else Python goes by what it found with the others.
+                getattr(warnings, "_filters_mutated", lambda: None)()
+        if lenient:
+            return
+        self.refuse_foreign_holders()
+        if self.problem is not None:
+            raise TraceError(self.problem)
+        if written:
+            raise WritesError(f"it changes {written[0]}, which the next call reads", self._kept_for_all(written))
+
+    def _watched(self) -> Generator[None, None, list[str]]:
+        """The observed code runs where this yields; returns what it has written, which is put back."""
+        try:
             for each, name in ((random._inst, "Python's"), (numpy.random.mtrand._rand, "numpy's")):
                 self.snapshots.take_random(each, lambda name=name: f"the state of {name} random generator")  # type: ignore[misc]
             for part, source in list(self.known.values()):
@@ -112,31 +137,12 @@ class Observer(Instructions):
             self.snapshots.take_names(vars(warnings), ["filters"], lambda: "warnings")
             self.snapshots.take(warnings.filters, lambda: "the filters of warnings")
             self.watch.begin(self)
-            compiling = torch._dynamo.config.patch(error_on_nested_fx_trace=False)
-            with (
-                torch.compiler.set_stance("force_eager"),
-                compiling,
-                telling(self, threading.get_ident()),
-                symbols_are_numbers(),
-                Tracing(self),
-            ):
+            with telling(self, threading.get_ident()), Tracing(self):
                 yield
         finally:
             self.watch.end()
-            if collecting:
-                gc.enable()
             written = self.snapshots.restore(self.parts)
-            if any(change.value is warnings.filters for change in self.snapshots.changed):
-                getattr(
-                    warnings, "_filters_mutated", lambda: None
-                )()  # else Python goes by what it found with the others
-        if lenient:
-            return
-        self.refuse_foreign_holders()
-        if self.problem is not None:
-            raise TraceError(self.problem)
-        if written:
-            raise WritesError(f"it changes {written[0]}, which the next call reads", self._kept_for_all(written))
+        return written
 
     def _kept_for_all(self, written: Sequence[str]) -> tuple[Change, ...]:
         """What was written, if all of it is kept in objects that are nobody's own, and nothing of the trace is in it: such as
