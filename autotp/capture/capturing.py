@@ -8,6 +8,7 @@ torch logs a traceback for every operator that fails on fake tensors; here that 
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from torch._dynamo.convert_frame import compile_lock
 from torch.fx import _symbolic_trace as symbolic_trace
 
 _here = threading.local()
+_YOUNG = 100_000  # objects; Python's own threshold of 700 is for programs that make few
 
 
 def _is_wanted(record: logging.LogRecord) -> bool:
@@ -29,12 +31,16 @@ logging.getLogger("torch._subclasses.fake_tensor").addFilter(_is_wanted)
 
 @contextmanager
 def capturing() -> Iterator[None]:
-    """Inside, no other thread captures or compiles, and this thread's failures of operators on fake tensors are not logged."""
+    """Inside, no other thread captures or compiles, and this thread's failures of operators on fake tensors are not logged.
+    Memory is looked through for what nothing refers to more rarely: a capture makes many small objects, and few such ones."""
     with compile_lock:
         _here.depth = getattr(_here, "depth", 0) + 1
+        threshold = gc.get_threshold()
+        gc.set_threshold(max(threshold[0], _YOUNG) if threshold[0] else 0, *threshold[1:])
         try:
             yield
         finally:
+            gc.set_threshold(*threshold)
             _here.depth -= 1
 
 

@@ -143,3 +143,24 @@ def test_a_class_says_for_whoever_asks_what_its_objects_are(monkeypatch: pytest.
         with Tracing(entered):  # type: ignore[arg-type]
             ask(fresh)
         assert ("hook" in entered.names) is is_noted
+
+
+class WritesGlobals(Block):
+    """Asks for a class by the name that a trace has something else for, and takes its globals as one dict."""
+
+    def __init__(self) -> None:
+        super().__init__(Scale)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x) if type(self) is WritesGlobals else x
+        globals()["_calls"] = globals().get("_calls", 0) + 1
+        type(self).calls = isinstance(y, torch.Tensor) and _calls  # type: ignore[attr-defined, name-defined]  # noqa: F821
+        return y
+
+
+def test_what_a_trace_has_among_globals_does_not_stay_there() -> None:
+    before = dict(globals())
+    model = nn.Sequential(WritesGlobals(), WritesGlobals())
+    autotp.plan(model, 2, example=(torch.zeros(2, WIDTH),))
+    assert dict(globals()) == before
+    assert not hasattr(WritesGlobals, "calls")

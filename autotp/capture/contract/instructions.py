@@ -279,8 +279,7 @@ class Instructions(Names):
                     self.snapshots.take(namespace, lambda: "globals")
                     self._refuse_outside(named)
             if found is type and name not in namespace and not is_module_of_library(namespace):
-                self.snapshots.take_entry(namespace, name)
-                namespace[name] = TYPE
+                self.snapshots.put_instead(namespace, name, TYPE)
             if found is not _BUILTINS.get(name) and found is not INSTEAD.get(name):
                 self.reach(found, self.note(self.fixed(vars(builtins)), "item", name))
             return

@@ -55,10 +55,11 @@ class Notes:
         """Which of the unit's parameters and buffers are one: equal ones are one in the trace, too."""
         first: dict[int, Source] = {}
         for path, part in self.live.named_modules():
+            parent = self._part_source(path)
             for kind, held in (("parameter", part._parameters), ("buffer", part._buffers)):
                 for name, tensor in held.items():
                     if tensor is not None:
-                        source = self.step(self._part_source(path), kind, name)
+                        source = self.step(parent, kind, name)
                         known = first.setdefault(id(tensor), source)
                         if known is not source:
                             self.aliases.append((known, source))

@@ -62,6 +62,7 @@ class Snapshots:
         self.cells: list[tuple[types.CellType, Any]] = []
         self.classes: dict[type, tuple[dict[str, Any], Callable[[], str]]] = {}
         self.numbers: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.instead: dict[int, tuple[dict[str, Any], list[str]]] = {}  # what the trace has put among globals
         self.random: dict[int, tuple[Any, Any, Callable[[], str]]] = {}
         self.foreseen: dict[int, tuple[Any, dict[str, Any]]] = {}
         self.locks: list[tuple[Any, str, Callable[[], str]]] = []
@@ -70,14 +71,26 @@ class Snapshots:
     def take(self, value: Any, name: Callable[[], str]) -> None:
         """Remember the present state of a container, an object, an array, or a module with its parameters and buffers."""
         if id(value) not in self.taken and type(value) not in (tuple, frozenset):
-            _, state = self.foreseen.get(id(value)) or (value, state_of(value))
+            _, state = self.foreseen.get(id(value)) or (value, self._state_of(value))
             self.taken[id(value)] = value, state, name
 
     def foresee(self, value: Any) -> None:
         """Copy the present state of an object, and of what it holds, for the case that it is to be remembered later on."""
         for each in (value, *own_attributes(value).values()):
             if kind_of(each) in ("object", "container"):
-                self.foreseen[id(each)] = each, state_of(each)
+                self.foreseen[id(each)] = each, self._state_of(each)
+
+    def put_instead(self, namespace: dict[str, Any], name: str, value: Any) -> None:
+        """Put a trace's own thing among globals that have nothing under that name. The model has not written it."""
+        self.instead.setdefault(id(namespace), (namespace, []))[1].append(name)
+        namespace[name] = value
+
+    def _state_of(self, value: Any) -> dict[str, Any]:
+        state = state_of(value)
+        for place, part in ((value, "items"), (own_attributes(value), "attributes")):
+            for name in self.instead.get(id(place), (place, ()))[1]:
+                state[part].pop(name, None)
+        return state
 
     def take_entry(self, namespace: dict[str, Any], name: str) -> None:
         """Remember one global."""
@@ -126,6 +139,9 @@ class Snapshots:
             cell.cell_contents = content
         for namespace, key, old in reversed(self.entries):
             put(namespace, key, old)
+        for namespace, names in self.instead.values():
+            for name in names:
+                namespace.pop(name, None)
         found = [*self._restore_values(), *self._restore_names(), *self._restore_classes(), *self._restore_random()]
         return [*found, *self._restore_caches(stand_ins), *self._restore_locks()]
 
