@@ -11,7 +11,7 @@ from benchmarks.steps import FAMILIES, Steps
 SIZES = {"llama": 4, "gpt2": 3, "phi3": 4, "gptj": 2, "bert": 3, "t5": 2}
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_step_is_that_of_the_dense_model(name: str) -> None:
     found = Steps(name, 10).compare(SIZES[name])

@@ -59,6 +59,7 @@ def resume(folder: Path) -> tuple[int, set[float], set[float]]:
     return others["step"], *({float(v) for tensor in found for v in tensor.unique()} for found in weights)
 
 
+@pytest.mark.sweep
 def test_a_killed_save_leaves_a_whole_one_to_resume_at_another_size(tmp_path: Path, sweep: bool) -> None:
     chance, step = random.Random(os.urandom(4)), 0
     for size in (4, 1, 3) if sweep else (1,):
@@ -120,6 +121,7 @@ def one_rank(folder: Path, how: str) -> str:
     return "; ".join(messages)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("how", "words"), [("full", "File too large"), ("read-only", "Permission denied")])
 def test_what_cannot_be_written_leaves_what_was_there(tmp_path: Path, how: str, words: str) -> None:
     run_ranks(save_once, 1, tmp_path)

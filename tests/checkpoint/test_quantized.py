@@ -84,6 +84,7 @@ def load(folder: Path, target: Path) -> tuple[dict[str, torch.Tensor], Any]:
     return autotp.full_state_dict(model), autotp.loading(model)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("method", FORMATS)
 def test_weights_are_those_that_transformers_dequantizes(method: str, tmp_path: Path) -> None:
     pytest.importorskip("accelerate", reason="transformers loads quantized weights with accelerate")

@@ -59,11 +59,13 @@ def save_between_steps(source: Path, target: Path) -> tuple[bool, bool]:
     return same, [len(block.forward.run.agreed) for block in model.model.layers] == programs
 
 
+@pytest.mark.sweep
 def test_saving_leaves_the_model_as_it_is_on_every_rank(tmp_path: Path) -> None:
     write("padded_and_tied", tmp_path / "a", "30KB")
     assert run_ranks(save_between_steps, 2, tmp_path / "a", tmp_path / "b") == [(True, True)] * 2
 
 
+@pytest.mark.sweep
 def test_a_loaded_model_runs_as_the_dense_one_and_is_saved_for_it(tmp_path: Path) -> None:
     model = write("padded_and_tied", tmp_path / "a", "30KB")
     model.generation_config.max_new_tokens = 17
@@ -82,6 +84,7 @@ def test_a_loaded_model_runs_as_the_dense_one_and_is_saved_for_it(tmp_path: Path
     assert list(tmp_path.glob(".*")) == []
 
 
+@pytest.mark.sweep
 def test_torch_files_and_another_dtype(tmp_path: Path) -> None:
     write("gpt2", tmp_path / "a")
     tensors = load_file(tmp_path / "a" / "model.safetensors")
@@ -104,6 +107,7 @@ def from_rank_folders(cut: Path, target: Path) -> tuple[Any, ...]:
     return outcome
 
 
+@pytest.mark.sweep
 def test_a_cut_checkpoint_is_loaded_without_cutting(tmp_path: Path) -> None:
     write("gpt2", tmp_path / "a")
     autotp.shard(tmp_path / "a", tmp_path / "cut", 2)

@@ -65,6 +65,7 @@ def test_ranks_of_its_own_write_the_whole_model_s_text(checkpoint: tuple[Path, L
     assert "tokens/s" in done.stderr
 
 
+@pytest.mark.sweep
 def test_ranks_of_torchrun_write_it_too_and_say_what_they_hold(checkpoint: tuple[Path, Learned]) -> None:
     folder, _ = checkpoint
     tokens, text = dense(folder, 24)

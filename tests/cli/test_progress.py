@@ -54,6 +54,7 @@ def test_verify_says_what_it_does_and_cleans_up() -> None:
     assert lines[-1] == "\x1b[2K"  # and nothing at the end
 
 
+@pytest.mark.sweep
 def test_other_ranks_say_nothing() -> None:
     assert said(WORK, RANK="1") == ""
 

@@ -81,6 +81,7 @@ def test_no_color_is_an_option_of_every_command(monkeypatch: pytest.MonkeyPatch,
     assert all(any(p.name == "no_color" for p in command.params) for command in main.commands.values())
 
 
+@pytest.mark.sweep
 def test_a_pipe_that_closes_is_no_traceback(llama: Path) -> None:
     command = f"{sys.executable} -m autotp.cli plan {llama} --tp 2 | head -1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False)

@@ -12,7 +12,7 @@ from tests.contract.play import assert_as_expected, cases, simulated
 EVERYWHERE = [name for name, (_, expected) in cases().items() if not expected.processes]
 
 
-@pytest.mark.sample(30)
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("name", EVERYWHERE)
 def test_on_two_simulated_ranks(name: str) -> None:
     assert_as_expected([simulated(name, 2)])

@@ -34,6 +34,7 @@ def run(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.sweep
 def test_the_first_example_is_ten_lines_and_runs_unchanged(tmp_path: Path) -> None:
     example = first_example()
     assert len(list(filter(str.strip, example.splitlines()))) == 10

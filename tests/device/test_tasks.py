@@ -111,6 +111,7 @@ def test_checkpoints_everywhere(tmp_path: Path, world: str) -> None:
         assert found < EXACT
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("world", "size"),
     [

@@ -66,7 +66,7 @@ def test_equals_the_loop_over_chosen_experts(name: str, rule: str, tp: int) -> N
     verifier(name).verify(tp, plan_of(name, tp, rule=rule)).raise_for_failure()
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("name", "rule"), WAYS)
 def test_attention_and_all_experts_of_a_block_cost_one_sum_each(name: str, rule: str) -> None:
     for unit in blocks(plan_of(name, 2, rule=rule)):
@@ -84,7 +84,7 @@ def test_every_expert_is_cut_and_the_router_is_not(name: str) -> None:
         }
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", GROUPED)
 @pytest.mark.parametrize(("tp", "experts"), [(2, 2), (3, 2), (4, 1)])
 def test_a_rank_has_some_experts_whole_and_the_router_too(name: str, tp: int, experts: int) -> None:

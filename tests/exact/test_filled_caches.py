@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import pytest
 import torch
 from transformers import DynamicCache, StaticCache
 
@@ -59,5 +60,6 @@ def on_rank() -> float:
         return max(float((a - b).abs().max()) for a, b in pairs)
 
 
+@pytest.mark.sweep
 def test_states_that_others_have_put_into_a_cache_are_whole() -> None:
     assert max(run_ranks(on_rank, 2)) < 1e-10

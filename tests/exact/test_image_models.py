@@ -256,7 +256,7 @@ NETWORKS = {
 }
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("name", "tp"), [(name, tp) for name in NETWORKS for tp in (2, 3)])
 def test_equals_the_dense_network_and_is_cut(name: str, tp: int) -> None:
     make, inputs, share = NETWORKS[name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 from transformers import DynamicCache
@@ -84,6 +85,7 @@ def hooks_on_rank() -> tuple[float, float, str]:
         return apart, kept, said
 
 
+@pytest.mark.sweep
 def test_hooks_that_keep_what_a_block_computes() -> None:
     for apart, kept, said in run_ranks(hooks_on_rank, 2):
         assert apart < 1e-10

@@ -53,6 +53,7 @@ def cut_logits(name: str) -> tuple[float, float, tuple[int, ...], set[str]]:
     return difference, max(gradients), tuple(logits.to_local().shape), ran
 
 
+@pytest.mark.sweep
 def test_logits_stay_cut_on_request() -> None:
     for name in ("llama", "gpt2"):
         for rank, (logits, gradient, local, ran) in enumerate(run_ranks(cut_logits, 3, name)):
@@ -133,6 +134,7 @@ def losses_on_ranks() -> list[Any]:
     return [by_number, *map(loss_on_ranks, WITH_LABELS)]
 
 
+@pytest.mark.sweep
 def test_a_loss_reads_cut_logits() -> None:
     for by_number, *found in run_ranks(losses_on_ranks, 2):
         assert by_number < 1e-12

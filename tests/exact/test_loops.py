@@ -303,6 +303,7 @@ def on_ranks() -> tuple[dict[str, float], dict[str, str]]:
     return far, refused
 
 
+@pytest.mark.sweep
 @pytest.mark.filterwarnings("ignore")  # of torch, about schedulers and states
 def test_loops_give_the_dense_numbers_or_are_refused() -> None:
     for far, refused in run_ranks(on_ranks, 2):

@@ -6,6 +6,7 @@ import copy
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -69,6 +70,7 @@ def whole(parameter: ParameterPlan) -> ParameterPlan:
     return replace(parameter, placement="replicated", layouts=sizes, local_shape=parameter.shape)
 
 
+@pytest.mark.sweep
 def test_a_head_on_a_model_that_is_parallel_already() -> None:
     for apart, said in run_ranks(head_on_rank, 2):
         assert apart < 1e-10

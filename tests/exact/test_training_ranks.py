@@ -195,6 +195,7 @@ def two_dims() -> tuple[Any, ...]:
     return differences, held, sum(p.to_local().numel() for p in sharded.parameters()), held_by(optimizer)
 
 
+@pytest.mark.sweep
 def test_data_parallel_around_a_parallel_model() -> None:
     local = autotp.plan(dense_model(**SHARED), 2).elements()[1]
     for differences, held, here, state in run_ranks(two_dims, 4):

@@ -50,6 +50,7 @@ def dense(name: str) -> tuple[nn.Module, torch.Tensor]:
     return build_model(FAMILIES[name].config(), meta=False).bfloat16(), torch.randint(3, 200, (BATCH, SEQUENCE))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bloom", "gemma2", "deepseek_v2"])
 def test_operations_are_those_that_torch_counts(name: str) -> None:
     """Attention that is fused on the CPU is not counted by torch: its two products are added by hand."""
