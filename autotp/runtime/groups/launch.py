@@ -27,18 +27,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousParameters, rendezvous_handler_registry
-from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
-from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, create_handler
 from torch.distributed.launcher.api import LaunchConfig, launch_agent
 
 from ...errors import RankError
 from ..devices.devices import backend_of_machine
+from .rendezvous import HOST, LOCAL, register
 
-TCPStore = dist.TCPStore  # type: ignore[attr-defined]
 T = TypeVar("T")
-HOST = "127.0.0.1"
-LOCAL = "autotp-local"  # a rendezvous of this host's processes only
 POLL_S = 0.05
 # What ranks are forked with: the modules that import nearly everything, torch and transformers with it.
 PRELOADED = ["autotp.api", "autotp.session.weights"]
@@ -115,36 +110,6 @@ class _Job:
     backend: str | None
 
 
-def local_store(port: int = 0) -> Any:
-    """A store that listens on the loopback interface only: torch's own listen on all of them, whatever host they are given."""
-    listener = socket.create_server((HOST, port))
-    descriptor, port = os.dup(listener.fileno()), listener.getsockname()[1]
-    listener.close()
-    return TCPStore(HOST, port, is_master=True, wait_for_workers=False, master_listen_fd=descriptor, multi_tenant=True)
-
-
-class _LocalBackend(C10dRendezvousBackend):
-    """Where the launcher notes who has come."""
-
-    @property
-    def name(self) -> str:
-        return LOCAL
-
-
-class _LocalHandler(DynamicRendezvousHandler):
-    """A rendezvous whose store for the ranks listens on the loopback interface only."""
-
-    def _create_tcp_store_server(self, master_addr: str, master_port: int) -> Any:
-        return local_store(master_port)
-
-
-def _local_handler(params: RendezvousParameters) -> RendezvousHandler:
-    store = local_store()
-    handler = create_handler(store, _LocalBackend(store, params.run_id), params)
-    handler.__class__ = _LocalHandler
-    return handler
-
-
 def _launch(size: int, job: _Job) -> dict[int, bytes]:
     config = LaunchConfig(
         min_nodes=1,
@@ -160,8 +125,7 @@ def _launch(size: int, job: _Job) -> dict[int, bytes]:
         logs_specs=DefaultLogsSpecs(log_dir=str(job.folder)),
         signals_to_handle=",".join(AGENT_SIGNALS),
     )
-    if LOCAL not in rendezvous_handler_registry._registry:
-        rendezvous_handler_registry.register(LOCAL, _local_handler)
+    register()
     multiprocessing.set_forkserver_preload(PRELOADED)
     with _quiet():
         return launch_agent(config, _rank_main, [job])
