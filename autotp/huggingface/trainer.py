@@ -42,7 +42,7 @@ _MENTIONS = {
 }
 
 
-@standing_in(Trainer, "transformers 5.20 to 5.23, and accelerate 1.15", _MENTIONS)
+@standing_in(Trainer, "transformers 5.20 to 5.24, and accelerate 1.15", _MENTIONS)
 class ParallelTrainer(Trainer):
     """A `transformers.Trainer` for what `autotp.parallelize` returned; takes all arguments that `Trainer` does.
 

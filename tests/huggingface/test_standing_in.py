@@ -13,11 +13,15 @@ import pytest
 from torch.distributed.fsdp._fully_shard import _fsdp_param, _fsdp_param_group
 from transformers import GenerationConfig, PreTrainedModel, Trainer
 
-import autotp.huggingface.trainer as trainer
 from autotp.errors import UsageError
 from autotp.huggingface import checkpointing
 from autotp.outside.overrides import names_in
 from autotp.runtime.cut import fsdp
+
+try:
+    from autotp.huggingface import trainer
+except UsageError as refusal:  # an older transformers than it is known to work with
+    pytest.skip(str(refusal), allow_module_level=True)
 
 pytestmark = pytest.mark.matrix
 

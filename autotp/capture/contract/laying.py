@@ -54,7 +54,7 @@ class Laying:
             in_place = list(self.order) == sorted(self.order)
             return made if in_place else made.permute([self.order.index(dim) for dim in range(len(sizes))])
         room = [
-            sizes[dim] + (before in self.gaps) for before, dim in zip((None, *self.order), self.order, strict=False)
+            sizes[dim] + int(before in self.gaps) for before, dim in zip((None, *self.order), self.order, strict=False)
         ]
         room.append(1 + (self.order[-1] in self.gaps if self.order else 0))
         made = torch.empty(room, dtype=dtype, device=device).select(-1, 0)
