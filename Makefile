@@ -49,7 +49,7 @@ $(ZOO)/.installed: $(INSTALLED)
 	@touch $@
 
 sweep: $(INSTALLED) ## what `make test` runs a sample of: more families on real ranks, longer lists of cases, more killed runs
-	$(BIN)/python -m pytest -q -n auto --sweep
+	$(BIN)/python -m pytest -q -n auto --dist worksteal --sweep
 
 long: $(INSTALLED) ## what takes too long for CI (every task on the test device, long lists of made-up programs), and open cases
 	$(BIN)/python -m pytest -q -n auto --long

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
 import torch
 
+import autotp
 from autotp.errors import UsageError
+from autotp.runtime.groups.ranks import Ranks
+from autotp.runtime.groups.simulate import simulate
+from autotp.verify.float64 import Float64
+from tests.contract.parts import HIDDEN, Mlp, twins, values
+from tests.contract.play import cut
 
 from .test_cut_padding import equal
 from .test_cut_parameters import IDS, on_ranks, planned
@@ -277,3 +284,23 @@ def test_a_hook_that_writes_what_another_tensor_would_see_is_refused(of: Callabl
             of(p, q).square().sum().backward()
 
     on_ranks(3, run)
+
+
+@pytest.mark.parametrize("mode", [nullcontext, Float64])
+def test_graphs_of_the_whole_model_may_still_be_kept(mode: Callable[[], AbstractContextManager[Any]]) -> None:
+    """The node that a parameter's gradients are added up at has the whole one's sizes in them."""
+    dense = twins(Mlp, 2)
+    dense(values(2, 5, HIDDEN)).square().sum().backward()
+
+    def differs(ranks: Ranks) -> float:
+        net = copy.deepcopy(dense)
+        net.zero_grad()
+        with mode():
+            kept = net(values(2, 5, HIDDEN))
+            cut(ranks, net, (values(2, 5, HIDDEN),), {})
+            net(values(2, 5, HIDDEN)).square().sum().backward()
+        found = autotp.full_gradients(net)
+        assert kept.requires_grad
+        return max(float((found[name] - own.grad).abs().max()) for name, own in dense.named_parameters())  # type: ignore[operator]
+
+    assert max(simulate(2, differs)) < 1e-9

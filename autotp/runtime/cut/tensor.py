@@ -183,8 +183,10 @@ def cut_in_place(parameter: nn.Parameter, origin: Origin) -> None:
     with torch.inference_mode(parameter.is_inference()):  # which is a tensor's own, and stays
         part = origin.take(parameter.detach()).clone()
         # Autograd forgets the node that graphs of the whole may keep, with its sizes, where the type is another one for once.
-        parameter.data = part.new_empty(0, dtype=torch.float32 if part.dtype is torch.float64 else torch.float64)
-        parameter.data = part
+        # Modes that choose types have no say in it.
+        with torch._C.DisableTorchFunction():
+            parameter.data = part.new_empty(0, dtype=torch.float32 if part.dtype is torch.float64 else torch.float64)
+            parameter.data = part
     as_cut(parameter, origin)
     hooks: Any = parameter
     for number, hook in (hooks._backward_hooks or {}).items():
