@@ -84,9 +84,8 @@ def write_node(node: Hardware, folder: Path) -> Path:
     """Write a node to `hardware/NAME.toml` in a folder of rules, and read it again. Raises UsageError if that fails."""
     path = folder / "hardware" / f"{node.name}.toml"
     numbers = {each.name: getattr(node, each.name) for each in fields(node) if each.name not in ("name", "source")}
-    lines = [
-        f"{name} = {value:.4g}" if isinstance(value, float) else f"{name} = {value}" for name, value in numbers.items()
-    ]
+    shown = {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in numbers.items()}
+    lines = [f"{name} = {value}" for name, value in shown.items()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join([f"[{node.name}]", *lines, f'source = "{node.source}"', ""]), encoding="utf-8")
