@@ -51,7 +51,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _beyond_samples(items: list[pytest.Item]) -> tuple[set[pytest.Item], set[pytest.Item]]:
     """What only a sweep runs, and what only `make long` does.
 
-    Marks say so; and of a test that is marked `sample(n)` the cases beyond n that lie evenly among all.
+    Marks say so; and of a test that is marked `sample(n)` the cases beyond n that lie evenly among all. With others="long" a
+    sweep has as many of these as `sweep` says, and `make long` the rest.
     """
     beyond = {item for item in items if _is_marked(item, "sweep")}
     far_beyond = {item for item in items if _is_marked(item, "long")}
@@ -62,10 +63,15 @@ def _beyond_samples(items: list[pytest.Item]) -> tuple[set[pytest.Item], set[pyt
     for every in cases.values():
         mark = every[0].get_closest_marker("sample")
         assert mark is not None
-        sample = {i * len(every) // mark.args[0] for i in range(mark.args[0])}
+        sample, swept = _evenly(mark.args[0], every), _evenly(mark.kwargs.get("sweep", 0), every)
         others = far_beyond if mark.kwargs.get("others") == "long" else beyond
-        others.update(item for i, item in enumerate(every) if i not in sample)
+        beyond |= swept - sample
+        others |= set(every) - sample - swept
     return beyond, far_beyond
+
+
+def _evenly(count: int, every: list[pytest.Item]) -> set[pytest.Item]:
+    return {every[i * len(every) // count] for i in range(count)}
 
 
 def _is_marked(item: pytest.Item, name: str) -> bool:

@@ -50,7 +50,7 @@ def test_every_row_is_an_operator() -> None:
     assert [name for name in names if not hasattr(torch.ops.aten, name)] == []
 
 
-@pytest.mark.sample(300)
+@pytest.mark.sample(200)
 @each_case
 def test_a_cut_operator_is_the_whole_one(case: Case, sweep: bool) -> None:
     for seed in range(4 if sweep else 1):
@@ -127,7 +127,7 @@ def test_padding_stays_finite(case: Case) -> None:
         assert_cuttable(proof, i, wanted, 3)
 
 
-@pytest.mark.sample(300)
+@pytest.mark.sample(200)
 @each_case
 def test_claims_hold(case: Case) -> None:
     subject = case.subject(2)

@@ -64,7 +64,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir() if file.name != MARKER}
 
 
-@pytest.mark.sample(6, others="long")
+@pytest.mark.sample(3, sweep=6, others="long")
 @pytest.mark.parametrize(("name", "tp"), CASES)
 def test_save_load_save_gives_the_same_bytes(
     name: str, tp: int, tmp_path: Path, prepare: Callable[[str], Prepared]

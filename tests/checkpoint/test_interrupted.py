@@ -81,6 +81,7 @@ def cut_again_and_again(first: Path, second: Path, out: Path, delay: float) -> N
             autotp.shard(source, out, 2, overwrite=True)
 
 
+@pytest.mark.sweep
 def test_a_killed_shard_leaves_a_whole_one(tmp_path: Path, sweep: bool) -> None:
     for name, seed in (("one", 1.0), ("two", 2.0)):
         model: Any = write("llama", tmp_path / name)

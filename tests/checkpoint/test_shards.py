@@ -38,6 +38,7 @@ def test_merge_undoes_shard(name: str, tp: int, tmp_path: Path) -> None:
     assert contents(tmp_path / "b") == contents(tmp_path / "a")
 
 
+@pytest.mark.sweep
 def test_the_commands_do_the_same(tmp_path: Path) -> None:
     write("gpt2", tmp_path / "a")
     plan = tmp_path / "plan.json"

@@ -104,6 +104,7 @@ def test_verify_a_type_takes_a_small_model_of_it() -> None:
     assert result.stdout.splitlines()[-1].startswith("equal: all 25 tensors are within 1e-09")
 
 
+@pytest.mark.sweep
 def test_positions_are_cut_where_asked() -> None:
     result = run("verify", "llama", "--tp", 2, "--sequence-parallel")
     assert result.exit_code == 0
@@ -112,6 +113,7 @@ def test_positions_are_cut_where_asked() -> None:
     assert [c.nodes for c in plan.around] == [("model.layers.0",), ("model.layers.31",)]
 
 
+@pytest.mark.sweep
 def test_verify_takes_a_plan_from_a_file(gpt2: Path, tmp_path: Path) -> None:
     assert run("plan", gpt2, "--tp", 2, "--out", tmp_path / "plan.json").exit_code == 0
     assert run("verify", gpt2, "--tp", 2, "--plan", tmp_path / "plan.json").exit_code == 0

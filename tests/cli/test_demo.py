@@ -13,6 +13,7 @@ from autotp.cli.work.encode import PRECISIONS, SENTENCES, Encoded
 pytestmark = pytest.mark.matrix
 
 
+@pytest.mark.sweep
 def test_the_demo_is_equal() -> None:
     result = CliRunner().invoke(main, ["demo", "--tp", "2"], catch_exceptions=False)
     assert result.exit_code == 0, result.output

@@ -89,6 +89,7 @@ def test_a_pipe_that_closes_is_no_traceback(llama: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.sweep
 def test_compare_why_and_advice(llama: Path) -> None:
     compared = run("plan", llama, "--compare", "2,4", "--tokens", 256, "--batch", 4)
     assert compared.exit_code == 0

@@ -33,7 +33,7 @@ def verifier(name: str) -> Verifier:
     return Verifier(FAMILIES[name].config())
 
 
-@pytest.mark.sample(6, others="long")
+@pytest.mark.sample(3, sweep=6, others="long")
 @pytest.mark.parametrize(("name", "tp"), RUN)
 def test_equals_the_dense_model(name: str, tp: int) -> None:
     report = verifier(name).verify(tp)

@@ -89,6 +89,7 @@ def packed_logits() -> list[tuple[float, int]]:
     return found
 
 
+@pytest.mark.sweep
 def test_packed_texts_equal_the_texts_apart() -> None:
     for (whole, every), (chosen, few) in run_ranks(packed_logits, 2):
         assert max(whole, chosen) < 1e-12

@@ -109,6 +109,7 @@ def again_on_rank() -> float:
     return distance(*found)
 
 
+@pytest.mark.sweep
 def test_gradients_are_there_still_when_a_model_is_made_parallel_again() -> None:
     for apart in run_ranks(again_on_rank, 2):
         assert apart < 1e-10

@@ -42,7 +42,7 @@ def large(name: str, tp: int) -> Iterator[ParameterPlan]:
         yield from (parameter for parameter in unit.parameters if parameter.elements >= 1000)
 
 
-@pytest.mark.sample(4, others="long")
+@pytest.mark.sample(2, sweep=4, others="long")
 @pytest.mark.parametrize(("name", "tp"), CASES)
 def test_equals_the_dense_model(name: str, tp: int) -> None:
     report = verifier(name).verify(tp)

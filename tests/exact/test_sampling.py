@@ -83,7 +83,7 @@ def outcomes() -> list[Outcome]:
     return run_ranks(on_rank, 2)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sweep
 @pytest.mark.parametrize("mode", MODES)
 def test_ranks_draw_the_dense_model_s_tokens(mode: str) -> None:
     tokens = expected()[mode]

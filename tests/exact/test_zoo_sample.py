@@ -45,7 +45,7 @@ FIRST = {"big_bird", "bitnet", "gpt_oss", "minimax_m2", "mllama", "whisper", "xl
 BASES = {"clip": 2, "convbert": 4}
 
 
-@pytest.mark.sample(2, others="long")
+@pytest.mark.sample(1, sweep=2, others="long")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in FIRST else pytest.mark.long) for name in SAMPLE]
 )

@@ -30,7 +30,7 @@ def is_right(fault: str, told: Told) -> bool:
     return issubclass(error, autotp.AutotpError) and named and told.seconds < LONGEST_S
 
 
-@pytest.mark.sample(2, others="long")
+@pytest.mark.sample(1, sweep=3, others="long")
 @pytest.mark.parametrize("way", ["shared", "gloo"])
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("fault", FAULTS)

@@ -43,7 +43,7 @@ def play(model: nn.Module, wanted: str, gradients: Any) -> list[list[torch.Tenso
     return calls
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("name", "wanted"),
     [("llama", "output_attentions"), ("llama", "output_hidden_states"), ("qwen2_moe", "output_router_logits")],
