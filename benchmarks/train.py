@@ -171,7 +171,12 @@ def bytes_held(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
         value for state in optimizer.state.values() for value in state.values() if isinstance(value, torch.Tensor)
     ]
     tensors = [*parameters, *(p.grad for p in parameters if p.grad is not None), *states]
-    return sum(getattr(tensor, "_local_tensor", tensor).nbytes for tensor in tensors)
+    return sum(_own(tensor).nbytes for tensor in tensors)
+
+
+def _own(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank holds of a tensor: ours and DTensors have the whole one's shape."""
+    return tensor.local() if hasattr(tensor, "local") else getattr(tensor, "_local_tensor", tensor)  # type: ignore[no-any-return]
 
 
 def largest_resident() -> int:
