@@ -96,12 +96,6 @@ def _as_before() -> Iterator[None]:
     assert _process_wide() == before
 
 
-def _process_wide() -> tuple[object, ...]:
-    replaced = (
-        builtins.isinstance,
-        builtins.callable,
-        builtins.round,
-        json.encoder.c_make_encoder,
-        torch.Tensor.__setattr__,
-    )
-    return (*replaced, torch.SymInt.__repr__)
+def _process_wide() -> list[object]:
+    encoder, builtin = json.encoder.c_make_encoder, (builtins.isinstance, builtins.callable, builtins.round)
+    return [*builtin, encoder, torch.Tensor.__setattr__, torch.SymInt.__repr__]

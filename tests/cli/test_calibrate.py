@@ -1,7 +1,7 @@
 """`autotp calibrate`: a hardware file that plans can be made for."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 
 from autotp.cli import main
 from autotp.planner.cost import hardware
+from autotp.session.calibrate import write_node
 
 
 def run(*arguments: object) -> Result:
@@ -27,6 +28,14 @@ def test_a_measured_node_is_one_to_plan_for(tmp_path: Path) -> None:
     assert (node["gpus"], found["ranks"], len(found["timings"])) == (2, 2, 16)
     assert all(timing["seconds"] > 0 for timing in found["timings"])
     assert run("plan", "gpt2", "--tp", 2, "--rules", tmp_path, "--hardware", "here").exit_code == 0
+
+
+def test_what_takes_no_time_is_still_a_time(tmp_path: Path) -> None:
+    node = replace(hardware("h200-nvlink-8"), name="here", hop_us=0.0)
+    write_node(node, tmp_path)
+    assert "hop_us = 0.0\n" in (tmp_path / "hardware" / "here.toml").read_text(encoding="utf-8")
+    found = hardware("here", (tmp_path,))
+    assert [type(value) for value in asdict(found).values()] == [type(value) for value in asdict(node).values()]
 
 
 @pytest.mark.parametrize(
