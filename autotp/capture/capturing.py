@@ -19,7 +19,8 @@ from torch._dynamo.convert_frame import compile_lock
 from torch.fx import _symbolic_trace as symbolic_trace
 
 _here = threading.local()
-_YOUNG = 100_000  # objects; Python's own threshold of 700 is for programs that make few
+# Python's own thresholds (700 new objects, and two times 10 such looks) are for programs that make few.
+_RARELY = (100_000, 10, 1_000)
 
 
 def _is_wanted(record: logging.LogRecord) -> bool:
@@ -35,12 +36,12 @@ def capturing() -> Iterator[None]:
     Memory is looked through for what nothing refers to more rarely: a capture makes many small objects, and few such ones."""
     with compile_lock:
         _here.depth = getattr(_here, "depth", 0) + 1
-        threshold = gc.get_threshold()
-        gc.set_threshold(max(threshold[0], _YOUNG) if threshold[0] else 0, *threshold[1:])
+        thresholds = gc.get_threshold()
+        gc.set_threshold(*(max(own, rarely) if own else 0 for own, rarely in zip(thresholds, _RARELY, strict=True)))
         try:
             yield
         finally:
-            gc.set_threshold(*threshold)
+            gc.set_threshold(*thresholds)
             _here.depth -= 1
 
 

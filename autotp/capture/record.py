@@ -26,14 +26,10 @@ from .functions import FunctionRules, opaque_functions
 from .grouped import GroupedProducts
 from .instances import opened
 from .opaque import copy_opaque, tensors_of
-from .state import CONSTANTS
+from .recorded import Arguments, Sizes, as_it_is_now, sizes_of, wanting_gradients_too
 from .symbols import Symbols
 from .units import Unit
 
-# The sizes of a call's tensors, its numbers and words, as text: some are symbols.
-Sizes: TypeAlias = tuple[str, ...]
-# What a unit is called with.
-Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 # What the rest of the model sees of a unit's result, by the unit's shape.
 Given: TypeAlias = Callable[[int, Any], Any]
 # What a unit sees of its arguments.
@@ -127,9 +123,8 @@ class _Recorder:
     ) -> None:
         self.functions, self.given, self.taken = functions, given, taken
         self.recording, self.real, self.depth = Recording(), real, 0
-        # Inputs without data stand for ones where the weights are.
         device = next((p.device for p in model.parameters() if p.device.type != "meta"), None)
-        self.symbols = Symbols(device, guess=guess)
+        self.symbols = Symbols(device, guess=guess)  # inputs without data stand for ones where the weights are
         self.results: dict[tuple[int, Sizes], Any] = {}
         self.fakes: dict[int, torch.Tensor] = {}
         self.owners: dict[int, str] = {}
@@ -167,13 +162,14 @@ class _Recorder:
             self.recording.called.add(unit.path)
             args, kwargs = self.taken(unit, args, kwargs)
             with torch._C.DisableTorchFunction():  # nobody is told of what is asked here
-                self._note_read(pytree.tree_leaves((args, kwargs)))
-                call = unit.shape, _sizes(args, kwargs)
+                leaves, spec = pytree.tree_flatten((args, kwargs))
+                self._note_read(leaves)
+                call = unit.shape, sizes_of(leaves)
                 known = self.recording.calls.get(unit.shape)
                 if known is not None:
-                    self.recording.calls[unit.shape] = _wanting_gradients_too(known, (args, kwargs))
+                    self.recording.calls[unit.shape] = wanting_gradients_too(known, leaves, spec)
                 elif call not in self.results:
-                    self.recording.calls[unit.shape] = _as_it_is_now(args, kwargs)
+                    self.recording.calls[unit.shape] = as_it_is_now(args, kwargs)
             if call not in self.results:
                 with self._inside():
                     try:
@@ -258,11 +254,6 @@ def _values_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return tensor.detach() if isinstance(tensor, nn.Parameter) else tensor.detach().clone()
 
 
-def _sizes(args: Any, kwargs: Any) -> Sizes:
-    sized = [leaf.shape if isinstance(leaf, torch.Tensor) else leaf for leaf in pytree.tree_leaves((args, kwargs))]
-    return tuple(str(leaf) for leaf in sized if isinstance(leaf, (torch.Size, *CONSTANTS)))
-
-
 def _scales(name: str, args: tuple[Any, ...], kwargs: Any) -> bool:
     """Returns if a parameter is multiplied in place with a number, which does the same to every slice of it."""
     return name in ("mul_", "div_") and len(args) == 2 and isinstance(args[1], (int, float)) and not kwargs
@@ -271,30 +262,3 @@ def _scales(name: str, args: tuple[Any, ...], kwargs: Any) -> bool:
 def _only_shapes(rule: str, function: Any, fake: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """An opaque function on fake tensors."""
     return fake(*args, **kwargs)
-
-
-def _as_it_is_now(args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """A call whose Python objects keep the state they have before it; tracing says what it cannot copy."""
-
-    def wanting(
-        tensor: torch.Tensor,
-    ) -> torch.Tensor:  # where gradients are turned off in eval mode: a plan is for training
-        return tensor if torch.is_grad_enabled() else tensor.detach().requires_grad_(tensor.is_floating_point())
-
-    with suppress(TraceError):
-        args, kwargs = copy_opaque((args, kwargs), wanting)
-    return args, kwargs
-
-
-def _wanting_gradients_too(known: Arguments, other: Arguments) -> Arguments:
-    """A call whose tensors want gradients where those of another call do: a stack's first unit may be given data."""
-    leaves, spec = pytree.tree_flatten(known)
-    others, its_spec = pytree.tree_flatten(other)
-    if spec != its_spec:
-        return known
-    for i, (leaf, same) in enumerate(zip(leaves, others, strict=True)):
-        both = isinstance(leaf, torch.Tensor) and isinstance(same, torch.Tensor) and leaf.dim() == same.dim()
-        if both and same.requires_grad and not leaf.requires_grad:
-            leaves[i] = leaf.detach().requires_grad_()
-    args, kwargs = pytree.tree_unflatten(leaves, spec)
-    return args, kwargs

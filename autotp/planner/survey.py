@@ -20,6 +20,7 @@ from ..axes.rules import function_rules, operator_rules
 from ..axes.term import Pin, pin
 from ..capture.capturing import capturing
 from ..capture.contract.memo import left_alone
+from ..capture.contract.source import Source
 from ..capture.record import Recording, record
 from ..capture.signature import VaryingDims, call_site
 from ..capture.trace import trace
@@ -157,8 +158,8 @@ class _Surveyor:
     def _tell_apart(self, unit: Unit, waiting: Sequence[Unit], recordings: Sequence[Recording]) -> list[Unit]:
         """The units that wait; those of the structure of one that was traced, for which its trace does not hold as their state
         is another, have a number of their own now."""
-        contract = self.result.traced[unit.shape].contract
-        other = [u for u in waiting if u.shape == unit.shape and not contract.fits(u.module(self.model))]
+        contract, first = self.result.traced[unit.shape].contract, dict[Source, Any]()
+        other = [u for u in waiting if u.shape == unit.shape and not contract.fits(u.module(self.model), first)]
         if not other:
             return list(waiting)
         new = max(each.shape for each in self.result.units) + 1

@@ -99,7 +99,8 @@ class Attributes(Reach):
         if (path, name) in self.varying or (not path and name == "forward"):
             return original(twin, name)
         if name in HOOKS_BY_NAME:
-            self._note_hooks(source, HOOKS_BY_NAME[name])
+            if not self.lenient:  # such a run is of modules without hooks
+                self._note_hooks(source, HOOKS_BY_NAME[name])
             self.snapshots.take(own_attributes(live)[name], lambda: f"{source}.{name}")
             return original(twin, name)
         if name == "__dict__":

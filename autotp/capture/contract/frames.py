@@ -159,6 +159,7 @@ class Tracing(TorchFunctionMode):
         super().__init__()
         self.observer = observer
         self.previous: Any = None
+        self.steps: dict[types.CodeType, Any] = {}
 
     def __enter__(self) -> Tracing:
         super().__enter__()
@@ -185,26 +186,38 @@ class Tracing(TorchFunctionMode):
         return result
 
     def _enter(self, frame: types.FrameType, event: str, argument: Any) -> Any:
-        if (frame.f_code in _ENVIRONMENT or frame.f_code is IMPORTS) and is_observed(frame.f_back):
+        code = frame.f_code
+        if _sides.get(code.co_filename) == "machinery":  # most of what runs
+            return None
+        if (code in _ENVIRONMENT or code is IMPORTS) and is_observed(frame.f_back):
             self.observer.ask(frame)
-        if frame.f_code in _between or _sides.get(frame.f_code.co_filename) == "machinery" or not is_observed(frame):
+        if not is_observed(frame):
             return None
         if frame.f_back is not None and frame.f_back.f_code.co_filename == _ABC and not is_observed(frame.f_back):
             return None  # a class says for whoever asks what is one of its objects
         self.observer.enter(frame)
-        if not actions_of(frame.f_code) and frame.f_code not in self.observer.keeping:
+        if not actions_of(code) and code not in self.observer.keeping:
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        return self._step
+        if code not in self.steps:
+            self.steps[code] = self._step_of(code)
+        return self.steps[code]
 
-    def _step(self, frame: types.FrameType, event: str, argument: Any) -> Any:
-        if event == "opcode":
-            action = actions_of(frame.f_code).get(frame.f_lasti)
-            if action is not None:
-                self.observer.act(frame, action)
-        elif event == "return" and frame.f_code in self.observer.keeping:
-            self.observer.returned(argument, frame.f_code.co_name)
-        return self._step
+    def _step_of(self, code: types.CodeType) -> Callable[[types.FrameType, str, Any], Any]:
+        """What Python calls before every instruction of a piece of code, and as it ends. It is found once: to look something
+        up by a piece of code takes longer than all the rest."""
+        observer, action_at = self.observer, actions_of(code).get
+
+        def step(frame: types.FrameType, event: str, argument: Any) -> Any:
+            if event == "opcode":
+                action = action_at(frame.f_lasti)
+                if action is not None:
+                    observer.act(frame, action)
+            elif event == "return" and code in observer.keeping:
+                observer.returned(argument, code.co_name)
+            return step
+
+        return step
 
 
 _ON_THE_WAY = Tracing.__torch_function__.__code__  # to a function of torch, which the model has called

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import FunctionType
+from types import FunctionType, MappingProxyType
 from typing import Any
 
 import torch
@@ -94,17 +94,25 @@ class Contract:
         places = list(tensors)
         return Memory(tuple(tensors.values()), frozenset(places.index(id(found[s])) for s in self.written), self.into)
 
-    def fits(self, unit: nn.Module) -> bool:
-        """Returns if a unit could be bound: it takes a fraction of the time."""
-        return self._found(unit) is not None
+    def fits(self, unit: nn.Module, first: dict[Source, Any]) -> bool:
+        """Returns if a unit could be bound: it takes a fraction of the time. `first`, empty at first, keeps what was found in the
+        first of several units that are asked about together."""
+        found = self._found(unit, first)
+        if found is not None and not first:
+            first.update(found)
+        return found is not None
 
-    def _found(self, unit: nn.Module) -> dict[Source, Any] | None:
-        """What is found in a unit, if it is what the trace read."""
+    def _found(self, unit: nn.Module, first: Mapping[Source, Any] = MappingProxyType({})) -> dict[Source, Any] | None:
+        """What is found in a unit, if it is what the trace read. What lies in an object that the `first` unit has, too, is what
+        that was found to have."""
         found: dict[Source, Any] = {}
         if not self.modes.hold():
             return None
         for guard in self.guards:
-            if not guard.holds(guard.source.get(unit, found)):
+            source, parent = guard.source, guard.source.parent
+            if first and (parent is None or parent.get(unit, found) is first[parent]):
+                found[source] = first[source]
+            elif not guard.holds(source.get(unit, found)):
                 return None
         if any(one.get(unit, found) is not other.get(unit, found) for one, other in self.aliases):
             return None

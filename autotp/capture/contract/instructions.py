@@ -21,7 +21,7 @@ from .laying import LAYOUTS, asked, asks_for_order, is_asked_of_all, storage_of
 from .libraries import is_module_of_library
 from .modes import Modes
 from .names import Names
-from .numbers import INSTEAD, STANDS_FOR, TYPE
+from .numbers import INSTEAD, STANDS_FOR, is_instead
 from .of_tensors import LEAVES, MEMORY, NUMBERS, OF_PYTHON, OF_THE_TENSOR, TEXTS
 from .probes import environment_state
 from .source import MISSING, Source, held_at
@@ -265,27 +265,30 @@ class Instructions(Names):
             return
         namespace, name = frame.f_globals, action.name
         source = self.note(self.fixed(namespace), "global", name)
-        if name not in namespace or namespace[name] is TYPE:
+        if name not in namespace or is_instead(name, namespace[name]):
             if not is_module_of_library(namespace):
                 if name == "vars":
                     self._asked_about(frame, action)
                 self._asked_of_who_it_is(name, frame, action.compared)
             found = vars(builtins).get(name)
-            for named in (
-                found,
-                *(vars(found).get(*chain[:1]) for chain in action.chains if chain and found is object),
-            ):
+            inner = [vars(object).get(chain[0]) for chain in action.chains if chain and found is object]
+            for named in (found, *inner):
                 if is_outside(named):
                     self.snapshots.take(namespace, lambda: "globals")
                     self._refuse_outside(named)
-            if found is type and name not in namespace and not is_module_of_library(namespace):
-                self.snapshots.put_instead(namespace, name, TYPE)
-            if found is not _BUILTINS.get(name) and found is not INSTEAD.get(name):
+            if found is _BUILTINS.get(name):
+                self._put_instead(namespace, name)
+            else:
                 self.reach(found, self.note(self.fixed(vars(builtins)), "item", name))
             return
         self.refuse_named(namespace[name])
         self.reach_named(namespace[name], source)
         self.read_chains(namespace[name], source, action)
+
+    def _put_instead(self, namespace: dict[str, Any], name: str) -> None:
+        """Among the globals of code that names one of Python's functions, what tells it of numbers and objects."""
+        if name in INSTEAD and name not in namespace and (name != "type" or not is_module_of_library(namespace)):
+            self.snapshots.put_instead(namespace, name, INSTEAD[name])
 
     def _asked_of_who_it_is(self, name: str, frame: types.FrameType, compared: bool) -> None:
         """What a trace has in the place of tensors and modules answers for itself."""

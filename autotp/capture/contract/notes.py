@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from torch import nn
@@ -27,7 +28,6 @@ class Notes:
         self.known: dict[int, tuple[Any, Source]] = {}  # objects by identity, kept alive
         self.objects: list[Source] = []
         self.holders: list[tuple[Any, nn.Module]] = []  # what has a module of the unit in it, with that
-        self.aliases: list[tuple[Source, Source]] = []
         self.problem: str | None = None
         self.lenient = False
         self.acting: dict[str, Any] = {}  # the globals of the code that runs
@@ -43,7 +43,6 @@ class Notes:
             self.twins[id(own)] = part
             self.snapshots.take(part, source.__str__)
             self.snapshots.take_class(type(part), source.__str__)
-        self._note_aliases()
 
     def _part_source(self, path: str) -> Source:
         source = self.root
@@ -51,7 +50,7 @@ class Notes:
             source = self.step(source, "part", name)
         return source
 
-    def _note_aliases(self) -> None:
+    def aliases(self) -> Iterator[tuple[Source, Source]]:
         """Which of the unit's parameters and buffers are one: equal ones are one in the trace, too."""
         first: dict[int, Source] = {}
         for path, part in self.live.named_modules():
@@ -62,7 +61,7 @@ class Notes:
                         source = self.step(parent, kind, name)
                         known = first.setdefault(id(tensor), source)
                         if known is not source:
-                            self.aliases.append((known, source))
+                            yield known, source
 
     def step(self, parent: Source | None, kind: str, key: Any = None) -> Source:
         name = (parent, kind, key if kind != "fixed" else id(key))

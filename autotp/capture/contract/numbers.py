@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import json.encoder
 import sys
 from collections.abc import Callable, Iterator
@@ -18,7 +17,6 @@ TELLS = "_autotp_class_of"  # a function of what stands for objects: gives their
 PARAMETER = "_autotp_is_parameter"  # an attribute of the tensors that stand for parameters
 # Classes of what stands for a number while a trace runs, with one that is like it.
 STANDS_FOR: dict[type, Any] = {torch.SymInt: 0, torch.SymFloat: 0.0, torch.SymBool: False}
-_is_instance, _callable, _round = builtins.isinstance, builtins.callable, builtins.round
 _ABSENT: Any = object()
 _plain: set[type] = set()  # classes of what stands for nothing else
 
@@ -28,7 +26,7 @@ def _class_of(value: Any, frame: Any) -> Any:
     kind = type(value)
     if kind in STANDS_FOR and is_observed(frame):
         return type(STANDS_FOR[kind])
-    is_ours = kind.__module__.startswith("autotp.") and _is_instance(vars(kind).get("__class__"), property)
+    is_ours = kind.__module__.startswith("autotp.") and isinstance(vars(kind).get("__class__"), property)
     if not is_ours and kind not in STANDS_FOR:
         _plain.add(kind)
     return value.__class__ if is_ours and is_observed(frame) else _ABSENT
@@ -38,21 +36,21 @@ def _class_of(value: Any, frame: Any) -> Any:
 def is_instance(value: Any, kinds: Any) -> bool:
     """`isinstance`, which is asked very often."""
     if type(value) in _plain:
-        return _is_instance(value, kinds)
+        return isinstance(value, kinds)
     kind = _class_of(value, sys._getframe(1))
-    return _is_instance(value, kinds) if kind is _ABSENT else issubclass(kind, kinds)
+    return isinstance(value, kinds) if kind is _ABSENT else issubclass(kind, kinds)
 
 
 def is_callable(value: Any) -> bool:
     """`callable`."""
     kind = _class_of(value, sys._getframe(1))
-    return _callable(value) if kind is _ABSENT else "__call__" in dir(kind)
+    return callable(value) if kind is _ABSENT else "__call__" in dir(kind)
 
 
 def rounded(value: Any, *digits: Any, **named: Any) -> Any:
     """`round`: symbols round to whole numbers alone."""
     known = type(value) in STANDS_FOR and (digits or named) and is_observed(sys._getframe(1))
-    return _round(type(STANDS_FOR[type(value)])(value) if known else value, *digits, **named)
+    return round(type(STANDS_FOR[type(value)])(value) if known else value, *digits, **named)
 
 
 def _number_in(text_of: Callable[..., str]) -> Callable[..., str]:
@@ -73,7 +71,7 @@ _TEXTS: dict[str, Callable[..., str]] = {"__repr__": _number_in(repr), "__format
 
 def tensor_class(fake: torch.Tensor) -> type:
     """The class of the tensor that one of a trace stands for."""
-    is_parameter = _is_instance(fake, torch.nn.Parameter) or PARAMETER in vars(fake)
+    is_parameter = isinstance(fake, torch.nn.Parameter) or PARAMETER in vars(fake)
     return torch.nn.Parameter if is_parameter else torch.Tensor
 
 
@@ -85,14 +83,14 @@ class _Type:
         if kind is not _ABSENT:
             tells = getattr(type(args[0]), TELLS, None)
             return kind if tells is None else tells(args[0])
-        is_fake = _is_instance(args[0], FakeTensor) and is_observed(sys._getframe(1))
+        is_fake = isinstance(args[0], FakeTensor) and is_observed(sys._getframe(1))
         return tensor_class(args[0]) if is_fake else type(args[0])
 
     def __getattr__(self, name: str) -> Any:
         return getattr(type, name)
 
     def __instancecheck__(self, value: Any) -> bool:
-        return _is_instance(value, type)
+        return isinstance(value, type)
 
     def __subclasscheck__(self, kind: Any) -> bool:
         return issubclass(kind, type)
@@ -107,31 +105,33 @@ class _Type:
         return hash(type)
 
 
-INSTEAD: dict[str, Callable[..., Any]] = {"isinstance": is_instance, "callable": is_callable, "round": rounded}
-# In the place of `type`, which C and torch compare others with: for the globals of code that names it alone.
-TYPE = _Type()
+# What is put among the globals of code that names one of Python's own functions. `type`, which C and torch compare others
+# with, is not for the code of libraries.
+INSTEAD: dict[str, Any] = {"isinstance": is_instance, "callable": is_callable, "round": rounded, "type": _Type()}
+
+
+def is_instead(name: str, value: Any) -> bool:
+    """Returns if a value is what a trace puts in the place of one of Python's own functions."""
+    return name in INSTEAD and INSTEAD[name] is value
 
 
 # What code must not have under another name, or as a value: a trace puts others in their place.
-REPLACED = (_is_instance, _callable, _round)
+REPLACED = (isinstance, callable, round)
 
 
 @contextmanager
 def symbols_are_numbers() -> Iterator[None]:
-    """Inside, Python's own functions say of what stands for a number or an object that it is one, where the model's code asks."""
-    before = {name: getattr(builtins, name) for name in INSTEAD}
-    vars(builtins).update(INSTEAD)
+    """Inside, what stands for a number becomes text as that number, where the model's code asks."""
     try:
         with _json_in_python(), _text_of_numbers():
             yield
     finally:
-        vars(builtins).update(before)
         _plain.clear()
 
 
 @contextmanager
 def _text_of_numbers() -> Iterator[None]:
-    """Inside, what stands for a number becomes text as that number, where the model's code asks."""
+    """Inside, the classes of what stands for numbers write text as these do."""
     before = {(kind, name): getattr(kind, name) for kind in STANDS_FOR for name in _TEXTS}
     for kind, name in before:
         setattr(kind, name, _TEXTS[name])
@@ -148,7 +148,7 @@ def _json_in_python() -> Iterator[None]:
     encoder: Any = json.encoder
     function, written = encoder._make_iterencode, encoder.c_make_encoder
     defaults = function.__defaults__
-    function.__defaults__ = tuple(is_instance if each is _is_instance else each for each in defaults)
+    function.__defaults__ = tuple(is_instance if each is isinstance else each for each in defaults)
     encoder.c_make_encoder = None
     try:
         yield

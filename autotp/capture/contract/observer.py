@@ -180,7 +180,7 @@ class Observer(Instructions):
         ids = {id(state[name]) for name in written if name in state}
         contract = Contract(
             guards,
-            tuple(self.aliases),
+            tuple(self.aliases()),
             tuple(self.objects),
             groups,
             tensors,

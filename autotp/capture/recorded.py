@@ -1,0 +1,56 @@
+"""What a unit is called with while a model is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any, TypeAlias
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ..errors import TraceError
+from .opaque import copy_opaque
+from .state import CONSTANTS
+
+# The sizes of a call's tensors, its numbers and words, as text: some are symbols.
+Sizes: TypeAlias = tuple[str, ...]
+# The positional and the named ones.
+Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def sizes_of(leaves: Iterable[Any]) -> Sizes:
+    """What tells a call from one that gives something else."""
+    sized = [leaf.shape if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    return tuple(str(leaf) for leaf in sized if isinstance(leaf, (torch.Size, *CONSTANTS)))
+
+
+def as_it_is_now(args: Any, kwargs: Any) -> Arguments:
+    """A call whose Python objects keep the state they have before it; tracing says what it cannot copy."""
+
+    def wanting(tensor: torch.Tensor) -> torch.Tensor:
+        # Gradients may be turned off in eval mode: a plan is for training.
+        return tensor if torch.is_grad_enabled() else tensor.detach().requires_grad_(tensor.is_floating_point())
+
+    with suppress(TraceError):
+        args, kwargs = copy_opaque((args, kwargs), wanting)
+    return args, kwargs
+
+
+def wanting_gradients_too(known: Arguments, others: Sequence[Any], its_spec: pytree.TreeSpec) -> Arguments:
+    """A call whose tensors want gradients where those of another call do: a stack's first unit may be given data."""
+    leaves, spec = pytree.tree_flatten(known)
+    if spec != its_spec:
+        return known
+    wanting = [i for i, pair in enumerate(zip(leaves, others, strict=True)) if _wants_alone(*pair)]
+    if not wanting:
+        return known
+    for i in wanting:
+        leaves[i] = leaves[i].detach().requires_grad_()
+    args, kwargs = pytree.tree_unflatten(leaves, spec)
+    return args, kwargs
+
+
+def _wants_alone(leaf: Any, same: Any) -> bool:
+    both = isinstance(leaf, torch.Tensor) and isinstance(same, torch.Tensor) and leaf.dim() == same.dim()
+    return both and same.requires_grad and not leaf.requires_grad
