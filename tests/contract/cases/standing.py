@@ -1,7 +1,13 @@
 """What stands for numbers, places among blocks and tensors while a unit is traced, asked what it is in less usual ways."""
 
+import builtins
 import dataclasses
+import fractions
+import functools
 import json
+import numbers
+import pprint
+import reprlib
 
 import torch
 
@@ -42,6 +48,57 @@ def class_that_a_number_has_by_its_name():
 @case()
 def number_as_json():
     yield from given(lambda n: float(len(json.dumps({"n": n}, default=str))), 2, 3, 4, 5)
+
+
+@case()
+def number_that_the_module_of_builtins_is_asked_about():
+    yield from given(lambda n: n if builtins.isinstance(n, int) else 10, 2, 3, 4, 5)
+
+
+@case()
+def number_that_what_every_module_has_is_asked_about():
+    def read(n):
+        has = __builtins__ if isinstance(__builtins__, dict) else vars(__builtins__)
+        return n if has["isinstance"](n, int) else 10
+
+    yield from given(read, 2, 3, 4, 5)
+
+
+@case()
+def number_that_is_handed_on_with_the_question():
+    yield from given(
+        lambda n: n if functools.partial(isinstance, n)(int) and all(map(isinstance, [n], [int])) else 10, 2, 3, 4, 5
+    )
+
+
+@case()
+def number_that_code_made_of_text_asks_about():
+    def read(n):
+        made = {}
+        exec("def ask(n):\n    return n if isinstance(n, int) and not callable(n) else 10", made)
+        return made["ask"](n) + eval("round(n, 1) if isinstance(n, int) else 10", {"n": n})
+
+    yield from given(read, 2, 3, 4, 5)
+
+
+@case()
+def number_that_a_fraction_is_made_of():
+    yield from given(lambda n: float(fractions.Fraction(n, 3)), 2, 3, 4, 5)
+
+
+@case()
+def number_that_a_class_of_others_is_asked_about():
+    yield from given(lambda n: n if isinstance(n, numbers.Integral) and issubclass(type(n), int) else 10, 2, 3, 4, 5)
+
+
+@case()
+def number_that_the_class_of_its_class_is_asked_about():
+    yield from given(lambda n: n if type.__instancecheck__(int, n) else 10, 2, 3, 4, 5)
+
+
+@case()
+def number_as_a_library_writes_it():
+    yield from given(lambda n: len(pprint.pformat([n])) + len(reprlib.repr(n)), 2, 30, 400, 5)
 
 
 class Placed(Mlp):
