@@ -45,7 +45,7 @@ _KNOWN = frozenset(
     }
 )
 _TRACING = ("torch._dynamo", "torch.compiler", "torch.fx", "torch._C._functorch", "torch.overrides", "torch.utils._")
-_PURE = frozenset({os.fspath})
+_PURE = frozenset({os.fspath, sys.intern})
 _CLOCKS = (vars(datetime.datetime)["now"], vars(datetime.datetime)["utcnow"], vars(datetime.date)["today"])
 _CONTEXTS = (decimal.getcontext, decimal.setcontext, decimal.localcontext)
 _BY_IDENTITY = (operator.is_, operator.is_not)  # of what stands for something else in a trace
@@ -63,9 +63,14 @@ _OF_SYSTEM = (
     sys.setrecursionlimit,
     _contextvars.copy_context,  # which has all variables in it
 )
-# Written in C, with state of their own that nothing shows.
-_STATEFUL = frozenset(
-    {"posix", "nt", "gc", "time", "_csv", "_asyncio", "_locale", "atexit", "_signal", "_pickle", "marshal"}
+# Python's modules in C whose functions have no state of their own, or such as is asked for here. Of all others, and of those
+# that no library brings that is known here, nothing shows what they go by.
+_STATELESS = frozenset(
+    """
+    _abc _bisect _blake2 _bz2 _collections _contextvars _datetime _elementtree _functools _hashlib _heapq _json _lzma _md5
+    _opcode _operator _sha1 _sha2 _sha256 _sha3 _sha512 _sre _stat _statistics _string _struct _thread _tokenize _typing
+    _warnings _weakref array audioop binascii builtins cmath decimal errno io itertools math sys unicodedata zlib
+    """.split()
 )
 # What they say is about who calls: libraries ask them to put errors in their order.
 _OF_CALLERS = (sys.exc_info, *([sys.exception] if hasattr(sys, "exception") else []))
@@ -95,7 +100,9 @@ def is_outside(value: Any) -> bool:
         return False
     if value.__module__ == "_thread":
         return bool(_OF_THREAD.match(value.__name__))
-    return value in (*_OF_SYSTEM, *_CONTEXTS) or (value.__module__ in _STATEFUL and value not in _PURE)
+    if value in (*_OF_SYSTEM, *_CONTEXTS):
+        return True
+    return value not in _PURE and (_sets_sys(value) if value.__module__ == "sys" else _is_of_unknown(value))
 
 
 def is_about_callers(value: Any) -> bool:
@@ -210,6 +217,17 @@ def _is_of_sys(value: Any) -> bool:
     return (
         isinstance(value, types.BuiltinFunctionType) and value.__module__ == "sys" and value.__name__.startswith("get")
     )
+
+
+def _sets_sys(function: Any) -> bool:
+    """Returns if a function of the interpreter is given something: such say how it is held, or set it."""
+    return not (_is_of_sys(function) or function in _OF_CALLERS) or not _takes_nothing(function)
+
+
+def _is_of_unknown(function: Any) -> bool:
+    """Returns if a function in C is of a module of which nothing is known here."""
+    package = str(function.__module__ or "builtins").partition(".")[0]
+    return package not in _STATELESS and package not in ("torch", "numpy")
 
 
 def _is_of_numpy(value: Any) -> bool:

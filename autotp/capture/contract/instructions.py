@@ -42,7 +42,7 @@ _OF_THE_MODEL = {
     "MATCH_CLASS": "it matches something by its class, and what stands for a value in a trace has another",
     "IS_OP": "it asks whether what it is given is something of its own, and a program is not told which it is",
 }
-_INSIDE = frozenset({"__closure__", "__defaults__", "__kwdefaults__", "__getattribute__", "__context__"})
+_INSIDE = frozenset({"__closure__", "__defaults__", "__kwdefaults__", "__getattribute__", "__context__", "cache_info"})
 _ASKING = frozenset({"getattr", "hasattr", "attrgetter"})  # by words, which code has as constants
 _OF_TENSORS = (torch.overrides.__file__, torch._tensor.__file__)
 
