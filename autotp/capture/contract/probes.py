@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import importlib.util
 import types
 from collections.abc import Callable
@@ -126,7 +127,13 @@ def builtin_self(value: Any) -> Any:
     return value.__self__
 
 
+def viewed(value: Any) -> Any:
+    """The dict that a view shows, which cannot be written through it."""
+    return gc.get_referents(value)[0]
+
+
 PROBES: dict[str, Callable[[Any], Any]] = {
     "array": array_state,
     "bound": builtin_self,
+    "view": viewed,
 }

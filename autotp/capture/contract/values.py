@@ -133,6 +133,7 @@ _KINDS: tuple[tuple[Any, str], ...] = (
     (functools.partial, "partial"),
     (GETTERS, "getter"),
     (weakref.ReferenceType, "reference"),
+    (types.MappingProxyType, "view"),
 )
 
 

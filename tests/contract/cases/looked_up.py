@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tests.contract.parts import HIDDEN, INNER, Mlp, Net, call, case, linear, values
+from tests.contract.parts import HIDDEN, INNER, Mlp, Net, call, case, linear, reading, values
 
 
 def net_of(after, setup=lambda block: None):
@@ -303,3 +303,40 @@ def a_copy_that_is_written():
         return 0.0
 
     yield from lying(read)
+
+
+class Named:
+    factor = 2.0
+
+
+@case()
+def factor_in_what_a_class_shows():
+    names = vars(Named)
+
+    def set(value):
+        return lambda net: setattr(Named, "factor", value)
+
+    yield from reading(lambda b: names["factor"], set(3.0), set(2.0))
+
+
+@case()
+def order_in_what_a_dict_shows():
+    held = {"b": 3.0, "a": 2.0}
+    shown = types.MappingProxyType(held)
+
+    def turn(net):
+        held["b"] = held.pop("b")
+
+    yield from reading(lambda b: next(iter(shown.values())), turn, turn, lambda net: held.pop("a"))
+
+
+@case()
+def factor_that_is_written_behind_what_is_shown():
+    held = {"n": 2.0}
+    shown = types.MappingProxyType(held)
+
+    def read(b):
+        held["n"] += 1.0
+        return shown["n"]
+
+    yield from reading(read)
