@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -16,7 +16,6 @@ from torch.utils import _pytree as pytree
 
 from ..errors import TraceError
 from .opaque import Position
-from .reads import HandleGuard, HandleRead
 from .state import CONSTANTS
 
 _VALUES = (bool, int, float, str, bytes)
@@ -227,57 +226,3 @@ class Identity:
 
     def __hash__(self) -> int:
         return id(self.value)
-
-
-class VaryingDims:
-    """Which dims of a unit's inputs, which of its numbers, and which numbers it reads from objects vary between calls.
-
-    Each is taken as constant until two calls differ in it, as `torch.compile` does by itself.
-    """
-
-    def __init__(self) -> None:
-        # By the place in the call and the number of dims, which a number, unlike a tensor, has not.
-        self._seen: dict[tuple[str, int | None], list[int]] = {}
-        self._varying: dict[tuple[str, int | None], set[int]] = {}
-        self._read: dict[str, HandleGuard] = {}
-        self._varying_reads: dict[str, HandleRead] = {}
-
-    def observe(self, site: CallSite, positions: tuple[int, ...] = ()) -> None:
-        """Compare a call with the ones before it."""
-        for path, tensor in zip(site.paths("tensor"), site.tensors, strict=True):
-            self._compare((path, tensor.dim()), [int(size) for size in tensor.shape])
-        for path, number in zip(site.paths("number"), site.numbers, strict=True):
-            self._compare((path, None), [number])
-        for name, guard in self._read.items():
-            if name not in self._varying_reads and not guard.holds(site.handles, positions):
-                self._varying_reads[name] = guard.read
-
-    def _compare(self, place: tuple[str, int | None], sizes: list[int]) -> None:
-        before = self._seen.setdefault(place, sizes)
-        self._varying.setdefault(place, set()).update(
-            i for i, (old, new) in enumerate(zip(before, sizes, strict=True)) if old != new
-        )
-
-    def mark(self, site: CallSite, dims: Collection[tuple[int, int]]) -> None:
-        """Take dims (tensor, dim) of a call as varying."""
-        paths = site.paths("tensor") if dims else []
-        for number, dim in dims:
-            self._varying.setdefault((paths[number], site.tensors[number].dim()), set()).add(dim)
-
-    def observe_reads(self, guards: Sequence[HandleGuard]) -> None:
-        """Remember the numbers that a trace read from objects, to compare them with the next call's."""
-        for guard in guards:
-            if guard.varies and type(guard.value) is int:
-                self._read.setdefault(guard.read.name, guard)
-
-    def of(self, path: str, tensor: torch.Tensor) -> set[int]:
-        """The dims of the input at this place that vary."""
-        return self._varying.get((path, tensor.dim()), set())
-
-    def of_number(self, path: str) -> bool:
-        """Returns if the number at this place varies."""
-        return bool(self._varying.get((path, None)))
-
-    def reads(self) -> tuple[HandleRead, ...]:
-        """The numbers read from objects that vary."""
-        return tuple(self._varying_reads.values())

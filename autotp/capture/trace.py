@@ -38,11 +38,12 @@ from .normalise import normalise
 from .opaque import Position, Widths, operator_value
 from .reads import HandleRead
 from .replace import Inputs, Replacement, become_attribute, check_later
-from .signature import CallSite, Slot, VaryingDims
+from .signature import CallSite, Slot
 from .stand_in import handle_number, is_stand_in
 from .symbols import Symbols, is_float
 from .traced import CaptureError, Traced
 from .units import Unit
+from .varying import VaryingDims
 from .whereabouts import keep_modules, noting_modules
 
 

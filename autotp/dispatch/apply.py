@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..axes.annotation import annotation
 from ..axes.layout import Layout
 from ..capture.opaque import Widths
-from ..capture.signature import VaryingDims
-from ..capture.traced import Traced
 from ..capture.units import Unit, find_units
+from ..capture.varying import VaryingDims
 from ..errors import PlanError
 from ..placement.backward import Values
 from ..planner.cost import Workload, hardware
@@ -37,7 +35,8 @@ from ..runtime.layers.parallel import (
     VocabParallelHead,
 )
 from ..runtime.results.settled import settle
-from .compiler import Compiler, tensors_in
+from .calls import UnitCalls, calls_of, traces_of
+from .compiler import Compiler
 from .held import ATTRIBUTE, held_in, join_path
 from .memory import check_memory, part_gradients
 from .unit import UnitForward
@@ -56,35 +55,37 @@ class Parallel:
     modules: tuple[str, ...] = ()
 
 
-def make_compilers(plan: Plan, found: Survey | None, rules: tuple[Path, ...] = ()) -> dict[UnitPlan, Compiler]:
-    """One compiler for every unit plan; ranks simulated in one process share them."""
+def make_compilers(
+    plan: Plan, found: Survey | None, rules: tuple[Path, ...] = (), calls: Sequence[UnitCalls] | None = None
+) -> dict[UnitPlan, Compiler]:
+    """One compiler for every unit plan; ranks simulated in one process share them. What is not known of the units' `calls` is
+    what the survey says; without either, nothing is."""
     weigher, widths = _Prices(plan, rules), Widths()
+    traces = {} if found is None else traces_of(plan, found)
+    if calls is None:
+        calls, is_proved = (() if found is None else calls_of(plan, found)), False
+    else:
+        is_proved = True
+    known = {each.unit: each for each in calls}
     compilers = {}
     for unit in plan.units:
-        shape = None if found is None else next((u.shape for u in found.units if u.path in unit.instances), None)
-        varying = found.varying[shape] if found is not None and shape in found.varying else VaryingDims()
-        traced = found.traced.get(shape) if found is not None and shape is not None else None
-        unread = traced.unread if traced is not None else frozenset()
+        of_calls = known.get(unit.instances[0], UnitCalls(unit.instances[0]))
         compilers[unit] = Compiler(
             unit.layouts(),
             weigher,
             unit.collected,
-            varying,
-            unread,
+            VaryingDims(of_calls.seen),
+            frozenset(of_calls.unread),
             rules,
-            traced,
+            traces.get(unit.instances[0]),
             frozenset(parameter.name for parameter in unit.parameters),
-            frozenset() if traced is None else _wanting(traced),
+            frozenset(of_calls.wanting),
             Widths(widths),
             unit.keep,
             plan.tp if unit.sequence else 0,
+            is_proved=is_proved and unit.instances[0] in known,
         )
     return compilers
-
-
-def _wanting(traced: Traced) -> frozenset[str]:
-    """The places in the call of the tensors that wanted a gradient."""
-    return frozenset(own for node, own in tensors_in(traced.graph, traced.site) if annotation(node).gradient)
 
 
 class _Prices:

@@ -19,9 +19,10 @@ from ..axes.rules import function_rules, operator_rules
 from ..capture.capturing import capturing
 from ..capture.contract.guards import Contract
 from ..capture.opaque import Widths, tensors_of
-from ..capture.signature import CallSite, VaryingDims
+from ..capture.signature import CallSite
 from ..capture.trace import trace
 from ..capture.traced import CaptureError, Traced
+from ..capture.varying import VaryingDims
 from ..chains.collect import mark_collected
 from ..errors import TraceError, UnsoundPlanError
 from ..outside.progress import doing
@@ -66,8 +67,8 @@ class Compiler:
     one of `wanting` tensors, by its place in the call, wants no gradient, the program is the one for calls where it does: one
     placement for all units, also for the first, which may be given data.
     Why there is no program for a kind of call stands in `refused`. `structures` has the compilers for those of the units whose
-    modules were `changed` later, which the plan says nothing of. With `sequence` ranks, calls that a backward may follow
-    hand on what is cut over positions.
+    modules were `changed` later, which the plan says nothing of. A plan that `is_proved` holds for some call. With `sequence`
+    ranks, calls that a backward may follow hand on what is cut over positions.
     """
 
     layouts: Mapping[str, tuple[Layout, ...]]
@@ -89,6 +90,7 @@ class Compiler:
     gives_slices: bool = False
     structures: dict[Signature, Compiler] = field(default_factory=dict)
     changed: bool = False
+    is_proved: bool = False
     inner: dict[tuple[str, Signature], Compiler] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -253,7 +255,7 @@ class Compiler:
     def _is_sound(self) -> bool:
         """Returns if the plan holds for the call that it was made from, or for another one, or is not for these modules."""
         if self.programs or self.surveyed is None:
-            return bool(self.programs) or self.changed
+            return bool(self.programs) or self.changed or self.is_proved
         try:
             self._placed(self.surveyed)
         except UnsoundPlanError:

@@ -22,10 +22,11 @@ from ..capture.capturing import capturing
 from ..capture.contract.memo import left_alone
 from ..capture.contract.source import Source
 from ..capture.record import Recording, record
-from ..capture.signature import VaryingDims, call_site
+from ..capture.signature import call_site
 from ..capture.trace import trace
 from ..capture.traced import CaptureError, Traced
 from ..capture.units import Unit, find_units
+from ..capture.varying import VaryingDims
 from ..chains.collect import few_rows, mark_collected, marked_proposals
 from ..chains.match import NearMiss, Proposal, match_chains, open_misses
 from ..chains.rules import chain_rules

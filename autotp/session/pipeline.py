@@ -11,6 +11,7 @@ from torch import nn
 from ..axes.layout import Layout
 from ..capture.capturing import capturing
 from ..dispatch.apply import check_plan, make_compilers
+from ..dispatch.calls import UnitCalls, calls_of
 from ..dispatch.compiler import Compiler
 from ..huggingface import models
 from ..huggingface.examples import examples_for
@@ -120,6 +121,10 @@ class Session:
     def diff(self, plan: Plan) -> Diff:
         """What a plan does to the graph of every unit."""
         return make_diff(self.module, self.found, plan, self.folders)
+
+    def calls(self, plan: Plan) -> tuple[UnitCalls, ...]:
+        """What the survey says of the calls of a plan's units."""
+        return calls_of(plan, self.found)
 
     def compilers(self, plan: Plan) -> dict[UnitPlan, Compiler]:
         """What makes the programs of every unit under a plan; traces are used again where there are some, or can be."""

@@ -1,13 +1,17 @@
-"""Plans that were made before, kept on disk: loading the same checkpoint again does not plan again."""
+"""Plans that were made before, kept on disk with what programs need to know beside them: loading the same checkpoint again
+surveys nothing."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import json
 import logging
 import os
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +19,13 @@ import torch
 from torch import nn
 
 from ..dispatch.apply import check_plan
+from ..dispatch.calls import UnitCalls
 from ..errors import PlanError
 from ..huggingface import models
+from ..outside.data import parse_json, read_text
 from ..outside.rule_files import RULES
 from ..planner.plan import Plan
+from ..planner.records import read_record
 from ..planner.survey import fingerprint_of
 from .pipeline import Session
 
@@ -27,38 +34,62 @@ PACKAGE = Path(__file__).parents[1]
 logger = logging.getLogger("autotp")
 
 
-def cached_plan(session: Session, tp: int) -> Plan:
+@dataclass(frozen=True)
+class Prepared:
+    """A plan, as JSON, and what its survey says of the calls of its units."""
+
+    plan: str
+    calls: tuple[UnitCalls, ...] = ()
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Prepared:
+        """Raises PlanError for anything else."""
+        found: Prepared = read_record(cls, parse_json(text, "what was kept", PlanError), "what was kept")
+        return found
+
+
+def cached_plan(session: Session, tp: int) -> Prepared:
     """The plan of a session, or the one that was made before for an equal one, in this or another process.
 
     Equal are: names, shapes and dtypes of parameters, the configuration, what was asked for, the source files of every class
     in the model, all rules, and the versions of autotp (its sources), torch and transformers. A folder that cannot be read or
     written only costs time. A plan for an example is not kept, since of that much may decide.
     """
-    model = session.module
     if session.example is not None:
-        return session.plan(tp)
+        return _prepared(session, session.plan(tp))
     file = _folder() / f"{_key(session, tp)}.json"
     try:
-        plan = Plan.load(file)
-        check_plan(model, plan, tp)
-        return plan
+        found = Prepared.from_json(read_text(file, PlanError))
+        check_plan(session.module, Plan.from_json(found.plan), tp)
+        return found
     except PlanError:
-        plan = session.plan(tp)
-    _keep(file, plan.to_json())
-    return plan
+        found = _prepared(session, session.plan(tp))
+    _keep(file, found.to_json())
+    return found
 
 
-def accept_once(session: Session, plan: Plan, tp: int) -> None:
+def accept_once(session: Session, plan: Plan, tp: int) -> Prepared:
     """Prove that a plan is sound for a session's model, unless that was done before for an equal plan and an equal session."""
     check_plan(session.module, plan, tp)
     if session.example is not None:
         session.accepted(plan, tp)
-        return
-    text = plan.to_json()
-    file = _folder() / f"{_key(session, tp)}-{hashlib.sha256(text.encode()).hexdigest()}.proved"
-    if not file.is_file():
+        return _prepared(session, plan)
+    digest = hashlib.sha256(plan.to_json().encode()).hexdigest()
+    file = _folder() / f"{_key(session, tp)}-{digest}.proved"
+    try:
+        return Prepared.from_json(read_text(file, PlanError))
+    except PlanError:
         session.accepted(plan, tp)
-        _keep(file, "")
+    found = _prepared(session, plan)
+    _keep(file, found.to_json())
+    return found
+
+
+def _prepared(session: Session, plan: Plan) -> Prepared:
+    return Prepared(plan.to_json(), session.calls(plan))
 
 
 def _keep(file: Path, text: str) -> None:

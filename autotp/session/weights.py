@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar, Unpack
 
@@ -16,6 +15,7 @@ from ..checkpoint.agree import share, together
 from ..checkpoint.full import state_of
 from ..checkpoint.load import fill, loading, report
 from ..dispatch.apply import apply_plan, make_compilers
+from ..dispatch.calls import UnitCalls
 from ..dispatch.compiler import Compiler
 from ..errors import PlanError, UsageError
 from ..planner.plan import Plan, UnitPlan
@@ -28,7 +28,7 @@ from .first_call import cut_at_first_call
 from .groups import join_ranks, process_ranks
 from .opening import Opened, open_checkpoint, part_of_rank
 from .pipeline import Session
-from .plan_cache import accept_once, cached_plan
+from .plan_cache import Prepared, accept_once, cached_plan
 
 T = TypeVar("T")
 LOAD = "autotp.from_pretrained"
@@ -143,30 +143,24 @@ def place(
     """
     opened = _Later(opening)
     session = _Later(lambda: Session(opened().model, example=example, **wishes))
-    dense = _Later(lambda: on_meta(opened().model))
 
     def choose() -> str:
         chosen = _given(opened(), plan, ranks.size)
         if ranks.rank == 0 and chosen is None:
-            chosen = cached_plan(session(), ranks.size)
-        elif ranks.rank == 0 and chosen is not None and session().knows_inputs:
-            accept_once(session(), chosen, ranks.size)
-        elif ranks.rank:
-            dense()  # meanwhile
-        return "" if chosen is None else chosen.to_json()
+            return cached_plan(session(), ranks.size).to_json()
+        if ranks.rank == 0 and chosen is not None and session().knows_inputs:
+            return accept_once(session(), chosen, ranks.size).to_json()
+        return "" if chosen is None else Prepared(chosen.to_json()).to_json()
 
     share(ranks, LOAD, lambda: "", ARRIVE_S)
-    plan = _agreed(share(ranks, LOAD, choose))
-    check_equal_models(opened().model, ranks)
-    model, later = opened().model, Session(dense(), example=example, **wishes)
-    is_surveyed = session().is_surveyed
-    compilers = make_compilers(plan, session().found if is_surveyed else None, session().folders)
+    plan, calls = _agreed(share(ranks, LOAD, choose))
+    model = opened().model
+    check_equal_models(model, ranks)
+    compilers = make_compilers(plan, None, session().folders, calls)
     read_by = [int(text) for text in share(ranks, LOAD, lambda: _read(opened(), plan, ranks, compilers))]
     if ranks.rank == 0:
         report(loading(model), read_by)
     join_ranks(model, ranks, by_store=True)
-    if not is_surveyed:
-        _SurveyLater(later, plan, compilers).attach(model)
     return model
 
 
@@ -194,34 +188,10 @@ def _given(opened: Opened, plan: Plan | None, size: int) -> Plan | None:
     return opened.plan
 
 
-def _agreed(plans: Sequence[str]) -> Plan:
-    """The plan of all ranks: the one given to every rank, or the one that rank 0 made. Raises PlanError if they differ."""
-    different = {plan for plan in plans if plan}
-    if len(different) != 1:
+def _agreed(said: Sequence[str]) -> tuple[Plan, tuple[UnitCalls, ...]]:
+    """The plan of all ranks, the one given to every rank or the one that rank 0 made, and what rank 0 knows of its calls. Raises
+    PlanError if the plans differ."""
+    found = [Prepared.from_json(text) for text in said if text]
+    if len({each.plan for each in found}) != 1:
         raise PlanError("the ranks were given different plans; give the same one to all, or none")
-    return Plan.from_json(different.pop())
-
-
-@dataclass(frozen=True)
-class _SurveyLater:
-    """What running a model needs to know beyond its plan is found out at its first forward, not while it loads."""
-
-    session: Session
-    plan: Plan
-    compilers: dict[UnitPlan, Compiler]
-
-    def attach(self, model: nn.Module) -> None:
-        """Wait for the first forward."""
-
-        def run(module: nn.Module, args: Any) -> None:
-            del module._forward_pre_hooks[handle.id]  # of this module: a copy has the hook too
-            self()
-
-        handle = model.register_forward_pre_hook(run)
-
-    def __call__(self) -> None:
-        with torch.inference_mode(False), torch.enable_grad():
-            made = self.session.compilers(self.plan)
-        for unit, compiler in made.items():
-            known = self.compilers[unit]
-            known.varying, known.unread, known.surveyed = compiler.varying, compiler.unread, compiler.surveyed
+    return Plan.from_json(found[0].plan), found[0].calls

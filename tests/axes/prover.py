@@ -22,10 +22,11 @@ from autotp.axes.rules import function_rules, operator_rules
 from autotp.axes.sizes import Sizes
 from autotp.axes.term import Axis, Sum, axes_of, resolve
 from autotp.capture.functions import OpaqueFunction
-from autotp.capture.signature import VaryingDims, call_site
+from autotp.capture.signature import call_site
 from autotp.capture.trace import trace
 from autotp.capture.traced import Traced
 from autotp.capture.units import Unit
+from autotp.capture.varying import VaryingDims
 from autotp.chains.collect import mark_collected
 from autotp.errors import UnsoundPlanError
 from autotp.placement.place import place

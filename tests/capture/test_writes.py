@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from autotp.axes.annotation import annotation
-from autotp.capture.signature import VaryingDims, call_site
+from autotp.capture.signature import call_site
 from autotp.capture.trace import trace
 from autotp.capture.units import Unit
+from autotp.capture.varying import VaryingDims
 
 Writes = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Any]
 

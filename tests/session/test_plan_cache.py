@@ -8,14 +8,19 @@ from typing import Any
 import pytest
 import torch
 
+from autotp.capture.varying import Seen
+from autotp.dispatch.calls import UnitCalls
 from autotp.huggingface.models import build_model
 from autotp.planner.plan import OutsidePlan, Plan
 from autotp.planner.survey import fingerprint_of, parameter_owners
 from autotp.session.pipeline import Session
-from autotp.session.plan_cache import FOLDER_VARIABLE, cached_plan
+from autotp.session.plan_cache import FOLDER_VARIABLE, Prepared, cached_plan
 from tests.checkpoint.models import config_of
 
 MODEL = build_model(config_of("gpt2"))
+CALLS = (
+    UnitCalls("h.0", (Seen("[0]", True, "[2, 16, 64]", (0, 1)), Seen("[1]", False, "[-1.5]", ())), (1,), ("[0]",)),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -35,18 +40,21 @@ def plan_of(tp: int) -> Plan:
 class Asked(Session):
     """A session that notes which plans it was asked for."""
 
-    calls: tuple[int, ...] = ()
+    asked: tuple[int, ...] = ()
 
     def plan(self, tp: int) -> Plan:
-        self.calls += (tp,)
+        self.asked += (tp,)
         return plan_of(tp)
+
+    def calls(self, plan: Plan) -> tuple[UnitCalls, ...]:
+        return CALLS
 
 
 def made(model: Any, tp: int = 2, **options: Any) -> bool:
     """Whether a plan had to be made."""
     session = Asked(model, **options)
-    assert cached_plan(session, tp) == plan_of(tp)
-    return bool(session.calls)
+    assert cached_plan(session, tp) == Prepared(plan_of(tp).to_json(), CALLS)
+    return bool(session.asked)
 
 
 def test_an_equal_model_is_planned_once() -> None:
@@ -81,7 +89,9 @@ def test_whatever_could_change_a_plan_makes_another(tmp_path: Path, monkeypatch:
 def test_a_plan_that_cannot_be_read_is_made_again(folder: Path) -> None:
     assert made(MODEL)
     (file,) = folder.iterdir()
-    for text in (file.read_text()[:40], file.read_text().replace('"tp": 2', '"tp": 4')):
+    whole = file.read_text()
+    for text in (whole[:40], whole.replace('\\"tp\\": 2', '\\"tp\\": 4'), whole.replace('"unread"', '"read"')):
+        assert text != file.read_text()
         file.write_text(text)
         assert made(MODEL)
         assert not made(MODEL)

@@ -1,0 +1,47 @@
+"""What a survey says of the calls of units, beside the plan: data that can be kept, so that a later start surveys nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..axes.annotation import annotation
+from ..capture.traced import Traced
+from ..capture.varying import Seen
+from ..planner.plan import Plan
+from ..planner.survey import Survey
+from .compiler import tensors_in
+
+
+@dataclass(frozen=True)
+class UnitCalls:
+    """The calls of the units of one unit plan, whose first instance is `unit`: what they were given, which tensors of a result
+    (by their number) nobody reads, and which inputs (by their place in the call) want a gradient."""
+
+    unit: str
+    seen: tuple[Seen, ...] = ()
+    unread: tuple[int, ...] = ()
+    wanting: tuple[str, ...] = ()
+
+
+def traces_of(plan: Plan, found: Survey) -> Mapping[str, Traced]:
+    """The traces of the units of a plan, by the first instance of each unit plan."""
+    shapes = {unit.path: unit.shape for unit in found.units}
+    firsts = [unit.instances[0] for unit in plan.units]
+    return {path: found.traced[shapes[path]] for path in firsts if shapes.get(path) in found.traced}
+
+
+def calls_of(plan: Plan, found: Survey) -> tuple[UnitCalls, ...]:
+    """What a survey says of the calls of all units of a plan that it has traced."""
+    shapes = {unit.path: unit.shape for unit in found.units}
+    return tuple(
+        UnitCalls(
+            path, found.varying[shapes[path]].seen(), tuple(sorted(traced.unread)), tuple(sorted(_wanting(traced)))
+        )
+        for path, traced in traces_of(plan, found).items()
+    )
+
+
+def _wanting(traced: Traced) -> frozenset[str]:
+    """The places in the call of the tensors that wanted a gradient."""
+    return frozenset(own for node, own in tensors_in(traced.graph, traced.site) if annotation(node).gradient)
