@@ -25,7 +25,7 @@ from autotp.huggingface import pretrained
 from autotp.huggingface.models import build_model
 from autotp.huggingface.pretrained import quiet
 from autotp.runtime.groups.launch import run_ranks
-from autotp.session import weights
+from autotp.session import pipeline, weights
 from tests.checkpoint.models import config_of, write
 
 pytestmark = pytest.mark.matrix
@@ -63,6 +63,44 @@ def save_between_steps(source: Path, target: Path) -> tuple[bool, bool]:
 def test_saving_leaves_the_model_as_it_is_on_every_rank(tmp_path: Path) -> None:
     write("padded_and_tied", tmp_path / "a", "30KB")
     assert run_ranks(save_between_steps, 2, tmp_path / "a", tmp_path / "b") == [(True, True)] * 2
+
+
+def start(source: Path, kept: Path) -> tuple[int, int, torch.Tensor, torch.Tensor, list[int], dict[str, torch.Tensor]]:
+    """Runs on a rank: how often it surveys, how many programs the last block has, and what calls of several kinds give."""
+    os.environ["AUTOTP_CACHE"] = str(kept)
+    surveyed, original = [], pipeline.survey
+    pipeline.survey = lambda *args: [surveyed.append(1), original(*args)][1]  # type: ignore[func-returns-value]
+    model = autotp.from_pretrained(source, dtype=torch.float64)
+    with torch.no_grad():
+        first, longer = model(TOKENS).logits, model(TOKENS.repeat(2, 2)).logits
+    written = model.generate(TOKENS, max_new_tokens=4, do_sample=False, pad_token_id=0).tolist()
+    model.train()
+    model(TOKENS).logits.sin().mean().backward()
+    programs = len(model.model.layers[-1].forward.run.agreed)
+    return len(surveyed), programs, first, longer, written, autotp.full_gradients(model)
+
+
+def test_a_second_start_surveys_nothing_and_runs_the_same(tmp_path: Path) -> None:
+    write("llama", tmp_path / "a")
+    dense = AutoModelForCausalLM.from_pretrained(tmp_path / "a", dtype=torch.float64).eval()
+    with torch.no_grad():
+        expected = dense(TOKENS).logits, dense(TOKENS.repeat(2, 2)).logits
+    written = dense.generate(TOKENS, max_new_tokens=4, do_sample=False, pad_token_id=0).tolist()
+    dense.train()(TOKENS).logits.sin().mean().backward()
+    programs = []
+    for surveys in ([1, 0], [0, 0]):
+        found = run_ranks(start, 2, tmp_path / "a", tmp_path / "kept")
+        assert [rank[0] for rank in found] == surveys
+        programs.append({rank[1] for rank in found})
+        for _, _, first, longer, tokens, gradients in found:
+            assert torch.allclose(first, expected[0], rtol=0, atol=1e-9)
+            assert torch.allclose(longer, expected[1], rtol=0, atol=1e-9)
+            assert tokens == written
+            for name, parameter in dense.named_parameters():
+                assert torch.allclose(gradients[name], parameter.grad, rtol=0, atol=1e-9), name
+    assert programs[0] == programs[1]
+    assert len(programs[0]) == 1
+    assert min(programs[0]) > 0
 
 
 @pytest.mark.sweep
