@@ -19,6 +19,8 @@ from .mesh import refine, spreads
 # With more combinations of equal memory than this only the first count: those that change the fewest of the options that
 # the rules prefer.
 MOST_TIES = 512
+# With more chains than this left to choose, what they can leave of one parameter is bounded, not listed.
+MOST_LISTED = 4
 # The elements of a parameter that cannot be held so.
 _NEVER = 1 << 80
 
@@ -144,12 +146,15 @@ class _Sizes:
         self.chains = [place for place, own in enumerate(axes) if held & set(own)]
         self.known: dict[tuple[int, ...], int] = {}
         self.dims, self.options, self.ranks = dims, [options[place] for place in self.chains], ranks
+        self.whole = elements_of(dims, {})
 
     def least(self, chosen: Sequence[int]) -> int:
-        """The fewest that options can leave, if the first chains of all have these."""
+        """The fewest that options can leave, if the first chains of all have these; no more than that, where many are left."""
         own = tuple(chosen[place] for place in self.chains if place < len(chosen))
         if own not in self.known:
-            if len(own) == len(self.chains):
+            if len(self.chains) - len(own) > MOST_LISTED:
+                self.known[own] = self._bound(own)
+            elif len(own) == len(self.chains):
                 cuts = refine([given[number] for given, number in zip(self.options, own, strict=True)], self.ranks)
                 possible = cuts is not None and not cuts_twice(self.dims, cuts)
                 self.known[own] = elements_of(self.dims, cuts) if cuts is not None and possible else _NEVER
@@ -157,6 +162,18 @@ class _Sizes:
                 more = range(len(self.options[len(own)]))
                 self.known[own] = min(self._least_of((*own, number)) for number in more)
         return self.known[own]
+
+    def _bound(self, own: tuple[int, ...]) -> int:
+        """No more than options can leave: every other chain cuts each of its axes as small as it can, and all ranks together
+        hold the parameter at least once."""
+        cuts = refine([given[number] for given, number in zip(self.options, own, strict=False)], self.ranks)
+        if cuts is None:
+            return _NEVER
+        for options in self.options[len(own) :]:
+            for axis in {axis for option in options for axis in option}:
+                found = [option[axis] for option in options if axis in option]
+                cuts[axis] = min(found, key=lambda cut: cut.local)
+        return max(elements_of(self.dims, cuts), -(-self.whole // self.ranks))
 
     def _least_of(self, own: tuple[int, ...]) -> int:
         if own not in self.known:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 import torch
 from torch import nn
 
 import autotp
 from autotp.axes.layout import Cuts, factors_of, layout_of
 from autotp.huggingface.examples import examples_for
+from autotp.planner import combinations
 from autotp.planner.choose import UnitProblem, local_elements
 from autotp.planner.combinations import elements_of
 from autotp.planner.survey import survey
@@ -45,14 +47,34 @@ class Pairs(nn.Module):
         return x
 
 
+class Dense(nn.Module):
+    """Every layer reads what all layers before it have written, side by side."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.wide = nn.ModuleList([nn.Linear(8 + 4 * i, 12) for i in range(count)])
+        self.narrow = nn.ModuleList([nn.Linear(12, 4) for _ in range(count)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for wide, narrow in zip(self.wide, self.narrow, strict=True):
+            x = torch.cat([x, narrow(torch.relu(wide(x)))], dim=-1)
+        return x
+
+
 def problem_of(model: nn.Module, example: torch.Tensor | None = None) -> UnitProblem:
     given = torch.zeros(2, 3, dtype=torch.long) if example is None else example
     (problem,) = survey(model, examples_for(model, given)).problems.values()
     return problem
 
 
-def test_all_combinations_come_once_and_in_order_of_memory() -> None:
-    for problem in (problem_of(Tables(4)), problem_of(Pairs(3), torch.zeros(4, 8))):
+@pytest.mark.parametrize("listed", [combinations.MOST_LISTED, 0], ids=["listed", "bounded"])
+def test_all_combinations_come_once_and_in_order_of_memory(listed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(combinations, "MOST_LISTED", listed)
+    for problem in (
+        problem_of(Tables(4)),
+        problem_of(Pairs(3), torch.zeros(4, 8)),
+        problem_of(Dense(3), torch.zeros(2, 3, 8)),
+    ):
         check_all(problem)
 
 
@@ -88,6 +110,15 @@ def test_the_first_combinations_of_chains_that_share_parameters_are_made_without
     first = list(itertools.islice(problem.combinations(2), 100))
     whole = sum(elements_of(dims, {}) for dims in problem.parameters().values())
     assert first[0][0] == whole // 2
+    assert [elements for elements, _ in first] == sorted(elements for elements, _ in first)
+
+
+def test_the_first_combinations_of_chains_that_all_meet_in_a_parameter_are_made_without_the_others() -> None:
+    """With each of 2²⁴ ways to choose them, what the last layer leaves on a rank would be computed."""
+    problem = problem_of(Dense(24), torch.zeros(2, 3, 8))
+    first = list(itertools.islice(problem.combinations(2), 20))
+    matrices = sum(elements_of(dims, {}) for dims in problem.parameters().values() if len(dims) > 1)
+    assert matrices // 2 <= first[0][0] <= matrices // 2 + 24 * 16
     assert [elements for elements, _ in first] == sorted(elements for elements, _ in first)
 
 
