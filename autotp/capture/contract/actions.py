@@ -146,7 +146,7 @@ def _imported(instructions: list[dis.Instruction], at: int, inner: list[str]) ->
         elif each.opname not in ("SWAP", "POP_TOP"):
             break
     for place, each in enumerate(instructions):
-        if each.opname.startswith("LOAD_") and _variables(each)[-1] in kept:
+        if each.opname.startswith(_VARIABLES) and _variables(each)[-1] in kept:
             yield (*kept[_variables(each)[-1]], *_chain(instructions, place))
 
 
