@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,16 +21,18 @@ from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 
 from ..axes.annotation import annotate
+from ..axes.rules import function_rules
 from ..errors import TraceError
 from .capturing import capturing, unwrapped
 from .clone import clone
+from .composite import composites
 from .containers import Containers
 from .contract.guards import Contract
 from .contract.laying import GapsError, layings_of, storage_of
 from .contract.modes import Modes
 from .contract.numbers import PARAMETER
 from .contract.observer import Observer
-from .functions import FunctionRules, opaque_functions
+from .functions import opaque_functions
 from .grouped import GroupedProducts
 from .handles import OPAQUE, OPAQUE_NUMBER, Handles, release
 from .instances import opened
@@ -55,19 +58,19 @@ def trace(
     varying: VaryingDims,
     unread: frozenset[int] = frozenset(),
     widths: Widths | None = None,
-    functions: FunctionRules | None = None,
+    rules: tuple[Path, ...] = (),
     live: nn.Module | None = None,
 ) -> Traced:
     """Capture one call of a unit. The module is left as it was, and no weight is read. `widths` says how wide the wholes
-    are of which opaque objects in the call hold slices; `functions` are the rules of those that stay opaque. `live` is the
-    module that is called, of which the given one is a dense copy; the same unless given.
+    are of which opaque objects in the call hold slices; `rules` are folders with rules of the user's own. `live` is the module
+    that is called, of which the given one is a dense copy; the same unless given.
 
     Raises TraceError, with the reason, for what cannot be captured.
     """
     modes, read = Modes(), [Contract()]
 
     def run(numbers_vary: bool, gaps: bool) -> Traced:
-        given = module, live or module, unit, site, varying, widths or Widths(), functions or {}
+        given = module, live or module, unit, site, varying, widths or Widths(), rules
         tracer = _Tracer(*given, numbers_vary, gaps)
         try:
             return replace(tracer.run(modes), unread=unread)
@@ -109,7 +112,7 @@ class _Tracer:
         site: CallSite,
         varying: VaryingDims,
         widths: Widths,
-        functions: FunctionRules,
+        rules: tuple[Path, ...],
         numbers_vary: bool,
         gaps: bool,
     ) -> None:
@@ -117,7 +120,7 @@ class _Tracer:
         devices = [site.device, *(tensor.device for tensor in site.tensors)]
         device = next((each for each in devices if each is not None and each.type != "meta"), None)
         self.site, self.symbols = site, Symbols(device)
-        self.module, self.live, self.functions = clone(module, hooks=True), live, functions
+        self.module, self.live, self.rules = clone(module, hooks=True), live, rules
         self.position_names, self.gaps = frozenset(unit.positions), gaps
         self.observer: Observer | None = None
         self.positions: list[Position] = []
@@ -185,7 +188,7 @@ class _Tracer:
         symbolic = [number for number in self.numbers if isinstance(number, torch.SymInt)]
         flat = [*(self.state[name] for name in names), *self.inputs, *symbolic]
         with (
-            opaque_functions(self.handles.call_function, self.module, self.functions),
+            opaque_functions(self.handles.call_function, self.module, function_rules(self.rules)),
             self.symbols.mode,
             enable_python_dispatcher(),
             noting_modules(self.module),
@@ -194,6 +197,7 @@ class _Tracer:
         ):
             tracer = make_fx(
                 lambda flat: self._call(names, flat),
+                decomposition_table=composites(self.rules),
                 tracing_mode="real",
                 pre_dispatch=True,
                 _allow_non_fake_inputs=True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ..axes.annotation import annotation
@@ -26,20 +26,29 @@ class UnitCalls:
 
 def traces_of(plan: Plan, found: Survey) -> Mapping[str, Traced]:
     """The traces of the units of a plan, by the first instance of each unit plan."""
-    shapes = {unit.path: unit.shape for unit in found.units}
-    firsts = [unit.instances[0] for unit in plan.units]
-    return {path: found.traced[shapes[path]] for path in firsts if shapes.get(path) in found.traced}
+    return {path: found.traced[shape] for path, shape in _traced(plan, found)}
 
 
 def calls_of(plan: Plan, found: Survey) -> tuple[UnitCalls, ...]:
     """What a survey says of the calls of all units of a plan that it has traced."""
-    shapes = {unit.path: unit.shape for unit in found.units}
     return tuple(
         UnitCalls(
-            path, found.varying[shapes[path]].seen(), tuple(sorted(traced.unread)), tuple(sorted(_wanting(traced)))
+            path,
+            found.varying[shape].seen(),
+            tuple(sorted(found.traced[shape].unread)),
+            tuple(sorted(_wanting(found.traced[shape]))),
         )
-        for path, traced in traces_of(plan, found).items()
+        for path, shape in _traced(plan, found)
     )
+
+
+def _traced(plan: Plan, found: Survey) -> Iterator[tuple[str, int]]:
+    """The first instance of each unit plan whose units were traced, with their shape."""
+    shapes = {unit.path: unit.shape for unit in found.units}
+    for unit in plan.units:
+        path = unit.instances[0]
+        if shapes.get(path) in found.traced:
+            yield path, shapes[path]
 
 
 def _wanting(traced: Traced) -> frozenset[str]:

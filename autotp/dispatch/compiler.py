@@ -15,7 +15,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from ..axes.annotation import annotate, annotation, copied
 from ..axes.infer import infer
 from ..axes.layout import Layout
-from ..axes.rules import function_rules, operator_rules
+from ..axes.rules import operator_rules
 from ..capture.capturing import capturing
 from ..capture.contract.guards import Contract
 from ..capture.opaque import Widths, tensors_of
@@ -170,12 +170,10 @@ class Compiler:
 
     def _trace(self, call: LiveUnit, site: CallSite) -> Traced:
         self.varying.observe(site, call.positions)
-        structure, functions = call.current_structure(), function_rules(self.rules)
+        structure = call.current_structure()
         unsaved = _unsaved()
         with doing(f"tracing {call.unit.path or 'the model'}"), unsaved, unseen(), sending_nothing():
-            traced = trace(
-                structure, call.unit, site, self.varying, self.unread, self.widths, functions, live=call.module
-            )
+            traced = trace(structure, call.unit, site, self.varying, self.unread, self.widths, self.rules, call.module)
         if not call.holds(traced.contract):
             raise TraceError("what its Python reads is not what it was before it was traced")
         self.varying.observe_reads(traced.handle_guards)

@@ -104,7 +104,7 @@ class _Surveyor:
         self.result = Survey(units)
         self.broken: Set[int] = frozenset()
         self.operator_rules, self.chain_rules = operator_rules(rules), chain_rules(rules)
-        self.functions = function_rules(rules)
+        self.rules, self.functions = rules, function_rules(rules)
         self.settled = ExitStack()  # what is put back at the end
 
     @contextmanager
@@ -177,7 +177,7 @@ class _Surveyor:
             for site in sites:
                 varying.observe(site)
             unread = recordings[0].unread.get(unit.shape, frozenset())  # none is known of a call that ended in an error
-            traced = self._settled(lambda: trace(module, unit, sites[0], varying, unread, functions=self.functions))
+            traced = self._settled(lambda: trace(module, unit, sites[0], varying, unread, rules=self.rules))
         with self._timed("inference"):
             problem = self._problem(unit, traced, recordings[0].used_outside)
         self.result.traced[unit.shape] = traced

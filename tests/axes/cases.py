@@ -214,7 +214,13 @@ POINTWISE = [
     Case("aten.where", "a b, a b, a b", aten.where, [flags]),
     Case("aten.where", "a b, b, a 1", aten.where, [flags]),
     Case("aten.where", "a b, a b", lambda c, x: torch.where(c, x, 0.0), [flags]),
+    Case("aten.where", "a b, a b", lambda c, x: torch.where(c, 0.0, x), [flags]),
+    Case("aten.where", "a b, a b", lambda c, x: torch.where(c, 2.0, x), [flags]),
     Case("aten.masked_fill", "a b, a b", lambda x, c: x.masked_fill(c, -1.0), [normal, flags]),
+    Case("aten.masked_fill", "a b, b", lambda x, c: x.masked_fill(c, 0.0), [normal, flags]),
+    Case("aten.masked_fill", "a b, a b, ", lambda x, c, y: x.masked_fill(c, y), [normal, flags]),
+    Case("aten.complex", "a b, a b", torch.complex),
+    Case("aten.polar", "a b, b", lambda x, y: torch.polar(x, y.expand_as(x))),
     Case("aten.masked_fill", "a b, b", lambda x, c: x.masked_fill(c, -1.0), [normal, flags]),
     Case("aten.clamp", "a b", lambda x: x.clamp(-0.5, 0.5)),
     Case("aten.clamp", "a b, a 1", lambda x, low: x.clamp(min=low)),
@@ -299,6 +305,8 @@ PARTS = [
     Case("aten.split_with_sizes", "a (b [c d])", lambda x, *, b, c, d: x.unflatten(1, (b, -1)).split([c, d], -1)),
     Case("aten.chunk", "a [b c]", lambda x: x.chunk(2, -1), sizes={"b": 3, "c": 2}),
     Case("aten.chunk", "a [b b b]", lambda x: x.chunk(3, -1)),
+    Case("aten.unsafe_split", "a [b b b]", lambda x, *, b: x.unsafe_split(b, -1)),
+    Case("aten.unsafe_split_with_sizes", "a [b c]", lambda x, *, b, c: x.unsafe_split_with_sizes([b, c], -1)),
     Case("aten.glu", "a [b b]", functional.glu),
     Case("aten.glu", "a [b b] c", lambda x: functional.glu(x, 1)),
     Case("aten.tensor_split", "[a b c] d", lambda x: x.tensor_split(3), sizes={"a": 3, "b": 3, "c": 2}),
@@ -355,7 +363,9 @@ REDUCTIONS = [
     ),
     *(
         Case(f"aten.{name}", "a B c", lambda x, name=name, keep=keep: getattr(torch, name)(x, dim=1, keepdim=keep))
-        for name in "var std amax amin max min argmax argmin prod logsumexp median var_mean".split()
+        for name in (
+            "var std amax amin max min argmax argmin prod logsumexp median nanmedian mode nansum var_mean std_mean".split()
+        )
         for keep in (False, True)
     ),
     *(
@@ -367,6 +377,9 @@ REDUCTIONS = [
         for name in ("any", "all")
     ),
     Case("aten.amax", "a B C", lambda x: x.amax((-1, 1))),
+    Case("aten.aminmax", "a B c", lambda x: torch.aminmax(x, dim=1, keepdim=True)),
+    Case("aten.kthvalue", "a B c", lambda x: x.kthvalue(2, 1)),
+    Case("aten.count_nonzero", "a B", lambda x: torch.count_nonzero(x, 1), [flags]),
     Case("aten.max", "a b, a b", lambda x, y: aten.max.other(x, y)),
     Case("aten.min", "a b, b", lambda x, y: aten.min.other(x, y)),
     Case("aten.norm", "A B", lambda x: aten.norm(x)),
@@ -380,9 +393,19 @@ REDUCTIONS = [
     Case("aten._log_softmax", "a B c", lambda x: aten._log_softmax(x, 1, False)),
     *(
         Case(f"aten.{name}", "a B c", lambda x, name=name: getattr(torch, name)(x, 1))
-        for name in "cumsum cumprod sort argsort logcumsumexp cummax".split()
+        for name in "cumsum cumprod sort argsort logcumsumexp cummax cummin".split()
     ),
     Case("aten.sort", "a B", lambda x: x.sort(stable=True, descending=True)),
+    *(
+        Case(f"aten.fft_{name}", "a B c", lambda x, name=name: getattr(torch.fft, name)(x, dim=1))
+        for name in "fft ifft rfft irfft hfft ihfft".split()
+    ),
+    *(
+        Case(f"aten.fft_{name}", "A B c", lambda x, name=name: getattr(torch.fft, name)(x, dim=(0, 1)))
+        for name in "fft2 ifft2 rfft2 irfft2 fftn ifftn rfftn irfftn".split()
+    ),
+    Case("aten.fft_fft", "a B", lambda x: torch.fft.fft(x, n=5).real),
+    Case("aten.fft_fftn", "a B C", lambda x: torch.fft.fftn(x, s=(3, 4)).abs()),
     Case("aten.topk", "a B c", lambda x: x.topk(2, 1)),
     Case("aten.topk", "a B", lambda x: x.topk(1)),
     Case("aten.histc", "A B", lambda x: x.histc(3, -1, 1)),
@@ -463,6 +486,9 @@ LOOKUPS = [
     Case("aten.index_add", "A b, C, C b", lambda x, i, y: x.index_add(0, i, y), [normal, numbers(2)]),
     Case("aten.index_add", "a B c, D, a D c", lambda x, i, y: x.index_add(-2, i, y, alpha=3), [normal, numbers(2)]),
     Case("aten.bucketize", "a b, D", lambda x, limits: torch.bucketize(x, limits.sort().values, right=True)),
+    Case("aten.isin", "a b, C", torch.isin, [numbers(4), numbers(2)]),
+    Case("aten.isin", "a b", lambda x: torch.isin(x, 1), [numbers(4)]),
+    Case("aten.isin", "A", lambda x: torch.isin(1, x), [numbers(4)]),
     Case("aten.index_add", "C, C b", lambda i, y: y.new_zeros(4, y.shape[1]).index_add(0, i, y), [numbers(4)]),
     Case("aten.index_select", "a B c, D", lambda x, i: x.index_select(1, i), [normal, numbers(2)]),
     Case("aten.one_hot", "a b", lambda i: functional.one_hot(i, 3), [numbers(3)]),

@@ -18,7 +18,7 @@ from autotp.axes.call import Call, is_tensor, named_arguments
 from autotp.axes.facts import Typing
 from autotp.axes.infer import infer
 from autotp.axes.layout import Cut, Cuts, Factor
-from autotp.axes.rules import function_rules, operator_rules
+from autotp.axes.rules import operator_rules
 from autotp.axes.sizes import Sizes
 from autotp.axes.term import Axis, Sum, axes_of, resolve
 from autotp.capture.functions import OpaqueFunction
@@ -141,7 +141,7 @@ def capture(
     ]
     for site in sites:
         varying.observe(site)
-    traced = trace(subject, Unit("", 0), sites[0], varying, functions=function_rules(rules))
+    traced = trace(subject, Unit("", 0), sites[0], varying, rules=rules)
     mark_collected(traced.graph, {f"operand_{i}" for i in marked})  # which nobody else has
     typing = infer(traced.graph, operator_rules(rules))
     return Captured(function, tuple(operands), subject.inputs, handles, traced, typing)

@@ -20,6 +20,7 @@ RECORDS = operator_rules()
 # The stages that know operators, and files there that name some: a table of one concern each, beside the records.
 STAGES = ("capture", "chains", "placement", "planner", "rewrite")
 TABLES = {
+    "capture/composite.py": "which operators are taken apart",
     "capture/bags.py": "how bags are looked up and summed",
     "capture/fake.py": "what copies a new tensor",
     "capture/grouped.py": "how a product of groups of rows is done and derived",

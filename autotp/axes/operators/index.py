@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
 import torch
 
 from ..annotation import annotation
-from ..call import Call, operator_name
+from ..call import Call, is_tensor, operator_name
 from ..facts import Fact
 from ..record import Rule
+from ..rules import CLASSES
 from ..term import ONE, Dims, Term
 
 _ZEROS = ("aten.zeros", "aten.new_zeros", "aten.zeros_like")
@@ -73,7 +78,7 @@ def gather(call: Call) -> Fact:
     source, chosen = call.dims(call.get("self")), call.dims(call.get("index"))
     position = call.dim(call.get("dim"), len(source))
     _match(call, source, chosen, position)
-    return call.fact(chosen)
+    return call.fact(chosen, linear=[[0]], zeros=[[0]])
 
 
 def scatter(call: Call) -> Fact:
@@ -114,6 +119,32 @@ def bucketize(call: Call) -> Fact:
     return call.fact(call.dims(call.get("self")))
 
 
+def is_in(call: Call) -> Fact:
+    """Which elements are among all of some others."""
+    others = call.get("test_elements", call.get("test_element"))
+    elements = call.get("elements", call.get("element"))
+    if not is_tensor(elements):
+        return _whole(call, list(call.dims(others)))
+    call.pin(call.dims(others) if is_tensor(others) else (), "it is indexed by data")
+    return call.fact(call.dims(elements))
+
+
+def where(call: Call) -> Fact:
+    """Every element is that of one operand or of the other, and linear in both together; in one, where the other is zero."""
+    return _chosen(call, [call.get("self"), call.get("other")], range(1, len(call.operands)))
+
+
+def masked_fill(call: Call) -> Fact:
+    """As `where`, between an operand and one number for all."""
+    return _chosen(call, [call.get("value")], [0, *range(2, len(call.operands))])
+
+
+def _chosen(call: Call, values: list[Any], places: Iterable[int]) -> Fact:
+    fact, groups = CLASSES["other"](call), (frozenset(places),)
+    is_linear = all(is_tensor(value) or value == 0 for value in values) and groups[0]
+    return replace(fact, linear=groups, zeros=groups) if is_linear else fact
+
+
 def one_hot(call: Call) -> Fact:
     classes = call.fresh([call.shape()[-1]])
     call.pin(classes, "its classes are counted here")
@@ -148,4 +179,7 @@ RULES: dict[str, Rule] = {
     "aten.index_select": index_select,
     "aten.one_hot": one_hot,
     "aten.bucketize": bucketize,
+    "aten.isin": is_in,
+    "aten.where": where,
+    "aten.masked_fill": masked_fill,
 }

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
 from ..call import Call, is_tensor
 from ..facts import Fact
 from ..record import Operator, Rule
-from ..term import ONE, Dims
+from ..term import ONE, Dims, axis
 
 
 def _reduced(dims: Dims, over: list[int], keep: bool) -> Dims:
@@ -39,8 +40,24 @@ def extreme(call: Call) -> Fact:
     return call.fact(*([result] * count))
 
 
+def running_sum(call: Call) -> Fact:
+    """cumsum: as `along`, and linear."""
+    return replace(_RUNNING(call), linear=(frozenset([0]),), zeros=(frozenset([0]),))
+
+
+def fourier(call: Call) -> Fact:
+    """The transforms of torch.fft: the dims that are transformed must be whole, the others are untouched."""
+    dims = call.dims(call.get("self"))
+    over, sizes = call.dim_list(call.get("dim"), len(dims)), call.shape()
+    if call.get("dim") is None and call.get("s") is not None:  # as many of the last dims as there are sizes
+        over = over[-len(call.get("s")) :]
+    result = tuple(axis(sizes[i]) if i in over else dim for i, dim in enumerate(dims))
+    call.pin([term for i in over for term in (dims[i], result[i])], "it is transformed along this dimension")
+    return call.fact(result)
+
+
 def along(reason: str) -> Callable[[Call], Fact]:
-    """softmax, cumsum, sort, ...: the shape stays, the dim it looks along must be whole."""
+    """softmax, cumprod, sort, ...: the shape stays, the dim it looks along must be whole."""
 
     def rule(call: Call) -> Fact:
         dims = call.dims(call.get("self"))
@@ -83,6 +100,7 @@ def normalised(call: Call) -> Fact:
     return call.fact(dims, contracts=over)
 
 
+_RUNNING = along("it runs along this dimension")
 RULES: dict[str, Rule] = {
     "aten.sum": total,
     "aten.mean": Operator(total, local="mean"),
@@ -104,6 +122,13 @@ RULES: dict[str, Rule] = {
             "aten.linalg_vector_norm",
             "aten.median",
             "aten.var_mean",
+            "aten.std_mean",
+            "aten.nansum",
+            "aten.aminmax",
+            "aten.count_nonzero",
+            "aten.mode",
+            "aten.nanmedian",
+            "aten.kthvalue",
         ),
         extreme,
     ),
@@ -112,9 +137,13 @@ RULES: dict[str, Rule] = {
         Operator(along("it is normalised along this dimension"), gradient="result"),
     ),
     **dict.fromkeys(
-        ("aten.cumsum", "aten.cumprod", "aten.sort", "aten.argsort", "aten.logcumsumexp", "aten.cummax"),
-        along("it runs along this dimension"),
+        ("aten.cumprod", "aten.sort", "aten.argsort", "aten.logcumsumexp", "aten.cummax", "aten.cummin"), _RUNNING
     ),
+    "aten.cumsum": running_sum,
+    **dict.fromkeys(
+        (f"aten.fft_{inverse}{kind}" for kind in ("fft", "rfft", "hfft") for inverse in ("", "i")), fourier
+    ),
+    **dict.fromkeys((f"aten.fft_{inverse}fft{n}" for n in ("2", "n") for inverse in ("", "i", "r", "ir")), fourier),
     "aten.topk": top,
     "aten.histc": counted,
     "aten.layer_norm": normalised,

@@ -72,7 +72,7 @@ def expand_as(call: Call) -> Fact:
     """Like expand, with the sizes (and so the axes) of a second operand."""
     before, like = call.dims(call.get("self")), call.dims(call.get("other"))
     joint = call.broadcast([before, like], len(like))
-    return call.fact(joint, zeros=[[0]])
+    return call.fact(joint, linear=[[0]], zeros=[[0]])
 
 
 def repeat_interleave(call: Call) -> Fact:

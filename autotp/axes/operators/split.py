@@ -143,7 +143,8 @@ def pad(call: Call) -> Fact:
         if not (isinstance(first, int) and isinstance(last, int) and first == last == 0):
             result[-i] = axis(call.shape()[-i])
             call.pin([dims[-i], result[-i]], "it is padded here")
-    return call.fact(tuple(result))
+    of_zeros = call.get("mode", "constant") != "constant" or not call.get("value")
+    return call.fact(tuple(result), linear=[[0]] if of_zeros else (), zeros=[[0]] if of_zeros else ())
 
 
 def _replace(dims: Dims, position: int, term: Term) -> Dims:
@@ -152,7 +153,15 @@ def _replace(dims: Dims, position: int, term: Term) -> Dims:
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys(
-        ("aten.split", "aten.split_with_sizes", "aten.chunk", "aten.tensor_split"), Operator(split, local="split")
+        (
+            "aten.split",
+            "aten.split_with_sizes",
+            "aten.unsafe_split",
+            "aten.unsafe_split_with_sizes",
+            "aten.chunk",
+            "aten.tensor_split",
+        ),
+        Operator(split, local="split"),
     ),
     "aten.slice": Operator(slice_, local="slice", view=True),
     "aten.slice_scatter": Operator(slice_scatter, local="slice"),

@@ -69,7 +69,7 @@ _STATELESS = frozenset(
     """
     _abc _bisect _blake2 _bz2 _collections _contextvars _datetime _elementtree _functools _hashlib _heapq _json _lzma _md5
     _opcode _operator _sha1 _sha2 _sha256 _sha3 _sha512 _sre _stat _statistics _string _struct _thread _tokenize _typing
-    _warnings _weakref array audioop binascii builtins cmath decimal errno io itertools math sys unicodedata zlib
+    _warnings _weakref array audioop binascii builtins cmath decimal errno io itertools math unicodedata zlib
     """.split()
 )
 # What they say is about who calls: libraries ask them to put errors in their order.

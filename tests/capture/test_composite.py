@@ -1,0 +1,106 @@
+"""Operators without a rule are traced as the operators that they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import autotp
+from autotp.capture.composite import composites
+from tests.axes.cases import Case, numbers, positive
+from tests.axes.prover import prove
+from tests.axes.test_operator_rules import assert_cuttable
+
+# By the operator that is called, and must not be in the graph.
+CASES = [
+    Case("swapaxes", "a b c", lambda x: x.swapaxes(0, 2)),
+    Case("swapdims", "a b c", lambda x: x.swapdims(0, 1)),
+    Case("movedim", "a b c", lambda x: x.movedim(0, -1)),
+    Case("moveaxis", "a b c", lambda x: torch.moveaxis(x, (0, 1), (2, 0))),
+    Case("adjoint", "a b c", lambda x: x.adjoint()),
+    Case("mH", "a b c", lambda x: x.mH * 2),
+    Case("narrow", "a [b c]", lambda x, *, b, c: x.narrow(1, b, c)),
+    Case("ravel", "a b", lambda x: x.t().ravel()),
+    Case("fliplr", "a B", lambda x: x.fliplr()),
+    Case("hstack", "a b, a c", lambda x, y: torch.hstack([x, y])),
+    Case("vstack", "a b, c b", lambda x, y: torch.vstack([x, y])),
+    Case("dstack", "a b c, a b d", lambda x, y: torch.dstack([x, y])),
+    Case("column_stack", "a, a", lambda x, y: torch.column_stack([x, y])),
+    Case("hsplit", "a [b c]", lambda x, *, b: x.hsplit([b])),
+    Case("vsplit", "[a a] b", lambda x: x.vsplit(2)),
+    Case("dsplit", "a b [c c]", lambda x: x.dsplit(2)),
+    Case("unsafe_chunk", "a [b b]", lambda x: x.unsafe_chunk(2, 1)),
+    Case("atleast_3d", "a b", lambda x: torch.atleast_3d(x)),
+    Case("broadcast_tensors", "a b, b", lambda x, y: torch.broadcast_tensors(x, y)),
+    Case("tensordot", "a b c, c d", lambda x, y: torch.tensordot(x, y, 1)),
+    Case("tensordot", "a b c, b d", lambda x, y: torch.tensordot(x, y, ([1], [0]))),
+    Case("inner", "a b, c b", torch.inner),
+    Case("kron", "a b, c d", torch.kron),
+    Case("absolute", "a b", lambda x: x.absolute()),
+    Case("negative", "a b", lambda x: x.negative()),
+    Case("subtract", "a b, a b", torch.subtract),
+    Case("subtract_", "a b, a b", lambda x, y: x.mul(2).subtract_(y)),
+    Case("fix", "a b", lambda x: x.fix()),
+    Case("clip", "a b", lambda x: x.clip(-1, 1)),
+    Case("arctan", "a b", lambda x: x.arctan()),
+    Case("float_power", "a b", lambda x: x.float_power(2), [positive]),
+    Case("special_expit", "a b", torch.special.expit),
+    Case("diff", "a B", lambda x: x.diff()),
+    Case("take_along_dim", "a B, a C", lambda x, i: torch.take_along_dim(x, i, 1), [positive, numbers(2)]),
+    Case("cosine_similarity", "a B, a B", functional.cosine_similarity),
+    Case("pairwise_distance", "a B, a B", functional.pairwise_distance),
+    Case("nanmean", "a B", lambda x: x.nanmean(1)),
+    Case("linalg_norm", "a B", lambda x: torch.linalg.norm(x, dim=1)),
+    Case("lstm_cell", "a B, a C, a C, (4 C) B, (4 C) C", lambda x, h, c, w, u: torch.lstm_cell(x, (h, c), w, u)[0]),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_cut_operator_is_the_whole_one(case: Case) -> None:
+    subject = case.subject(0)
+    proof = prove(subject.function, subject.operands)
+    assert f"aten.{case.name}" not in proof.captured.operators
+    for i, wanted in enumerate(subject.wanted):
+        for ranks in (2, 3):
+            divided = [[size for size in dim if size % ranks == 0] for dim in wanted]
+            assert_cuttable(proof, i, divided, ranks)
+
+
+class Between(nn.Module):
+    """Two linears with something between them."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 16).double(), nn.Linear(16, 8).double()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.b(self.function(self.a(x)))
+
+
+def test_under_autocast_what_it_computes_in_another_type_stays_one_operator() -> None:
+    def similar(y: torch.Tensor) -> torch.Tensor:
+        return y * functional.cosine_similarity(y, y.tanh(), dim=1).unsqueeze(1)
+
+    model, x = Between(similar).float(), torch.randn(3, 8)
+    with torch.autocast("cpu"):
+        report = autotp.verify(model, tp=2, example=(x,))
+    assert report.ok, str(report)
+    assert any(name._schema.name == "aten::cosine_similarity" for name in composites())
+
+
+def test_what_draws_or_loops_stays_one_operator() -> None:
+    apart = {operator._schema.name.removeprefix("aten::") for operator in composites()}
+    assert not apart & {"lstm", "gru", "rrelu", "feature_dropout", "rand", "type_as", "embedding_bag", "data"}
+
+
+def test_a_rule_of_the_user_s_own_is_for_the_operator(tmp_path: Any) -> None:
+    (tmp_path / "ops").mkdir()
+    (tmp_path / "ops" / "own.toml").write_text('[aten.pointwise]\nzero_to_zero = ["absolute"]\n', encoding="utf-8")
+    assert torch.ops.aten.absolute.default in composites()
+    assert torch.ops.aten.absolute.default not in composites((tmp_path,))
