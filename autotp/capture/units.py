@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -50,7 +51,7 @@ def find_units(model: nn.Module, split: frozenset[str] = frozenset()) -> tuple[U
 
 def has_matrix(module: nn.Module) -> bool:
     """Returns if a module owns, itself or below, a parameter of two or more dims."""
-    return any(parameter.dim() >= 2 for parameter in module.parameters())
+    return bool(_matrices(module))
 
 
 def _blocks(module: nn.Module, path: str, split: frozenset[str]) -> Iterator[list[str]]:
@@ -74,13 +75,28 @@ def _blocks(module: nn.Module, path: str, split: frozenset[str]) -> Iterator[lis
 def _rows(module: nn.Module) -> list[dict[str, str]]:
     """The blocks of each element of a container, by where they are in it: the element is one, or a list of such and of modules
     without matrices. Nothing if there is anything else."""
-    rows = []
+    rows, blocks = [], list[nn.Module]()
     for name, element in module.named_children():
         row = dict(_leaves(element, ""))
         if not all(_is_block(leaf) or (place and not has_matrix(leaf)) for place, leaf in row.items()):
             return []
         rows.append({place: _join(name, place) if place else name for place, leaf in row.items() if _is_block(leaf)})
-    return rows if any(rows) else []
+        blocks.extend(filter(_is_block, row.values()))
+    return rows if any(rows) and _are_apart(blocks) else []
+
+
+def _are_apart(blocks: Sequence[nn.Module]) -> bool:
+    """Returns if blocks are of use one by one: there are two matrices to cut along one dimension in each, or others like it."""
+    alike = Counter(map(_sizes, blocks))
+    return all(len(_matrices(block)) > 1 or alike[_sizes(block)] > 1 for block in blocks)
+
+
+def _matrices(module: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in module.parameters() if parameter.dim() >= 2]
+
+
+def _sizes(module: nn.Module) -> tuple[Any, ...]:
+    return type(module), *(matrix.shape for matrix in _matrices(module))
 
 
 def _leaves(module: nn.Module, place: str) -> Iterator[tuple[str, nn.Module]]:

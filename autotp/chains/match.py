@@ -140,8 +140,8 @@ def _candidates(graph: torch.fx.Graph, typing: Typing) -> Iterator[_Candidate]:
                 yield _Candidate(node, resolve(fact.pick.choice), picked=True)
     output = next(iter(reversed(graph.nodes)))
     for node in output.all_input_nodes:
-        if node in typing.facts and len(typing.facts[node].outputs) == 1 and typing.dims(node):
-            yield _Candidate(output, resolve(typing.dims(node)[-1]), node)
+        if node in typing.facts and len(typing.facts[node].outputs) == 1:
+            yield from (_Candidate(output, resolve(term), node) for term in reversed(typing.dims(node)))
 
 
 def _segments(term: Term) -> list[Term]:

@@ -19,7 +19,7 @@ from ..axes.annotation import annotation
 from ..axes.facts import Typing
 from ..axes.layout import Cut, Cuts
 from ..axes.term import Axis, Term
-from ..chains.match import NearMiss, Proposal
+from ..chains.match import NearMiss, Proposal, weights_of
 from ..errors import UnsoundPlanError
 from ..placement.place import Placement, place
 from .balance import waiting
@@ -53,9 +53,17 @@ class UnitProblem:
             if node.op == "get_attr" and annotation(node).parameter
         }
 
+    def summed(self) -> list[tuple[Term, ...]]:
+        """Of every parameter the dims that products with it sum over."""
+        found: dict[str, tuple[Term, ...]] = dict.fromkeys(self.parameters(), ())
+        for node, fact in self.typing.facts.items():
+            for weight in () if fact.looks_up else weights_of(node, self.typing):
+                found[str(weight.target)] += fact.contracts
+        return list(found.values())
+
     def combinations(self, ranks: int) -> Iterator[tuple[int, dict[Axis, Cut]]]:
         """Every combination of cuts that nests, with the parameter elements it leaves on a rank, in order of these."""
-        return combinations(self.proposals, list(self.parameters().values()), ranks)
+        return combinations(self.proposals, list(self.parameters().values()), ranks, self.summed())
 
 
 @dataclass(frozen=True)

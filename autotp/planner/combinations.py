@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..axes.layout import Cut, Cuts, factors_of, layout_of, parts_of
+from ..axes.layout import Cut, Cuts, factors_of, is_even, layout_of, parts_of
 from ..axes.term import Axis, Term, axes_of_dims
 from ..chains.match import Proposal
 from .mesh import refine, spreads
@@ -21,6 +22,8 @@ from .mesh import refine, spreads
 MOST_TIES = 512
 # With more chains than this left to choose, what they can leave of one parameter is bounded, not listed.
 MOST_LISTED = 4
+# What all that is left to choose can leave is known exactly, if it goes by no more ways than this to have chosen before.
+MOST_WAYS = 1 << 12
 # The elements of a parameter that cannot be held so.
 _NEVER = 1 << 80
 
@@ -57,11 +60,18 @@ class _Group:
 
 
 def combinations(
-    proposals: Sequence[Proposal], parameters: Sequence[tuple[Term, ...]], ranks: int
+    proposals: Sequence[Proposal],
+    parameters: Sequence[tuple[Term, ...]],
+    ranks: int,
+    summed: Sequence[Collection[Term]] = (),
 ) -> Iterator[tuple[int, dict[Axis, Cut]]]:
-    """Every combination of options that nests, with the elements of all parameters on a rank, in order of these."""
+    """Every combination of options that nests, with the elements of all parameters on a rank, in order of these.
+
+    Of each parameter `summed` has the dims that its readers sum over: no segment of these is whole beside one that is cut.
+    """
     shared = _shared(proposals, parameters)
-    groups = [_Group(_picks(members, own, proposals, ranks)) for members, own in shared]
+    sums = {id(dims): terms for dims, terms in zip(parameters, summed, strict=False)}
+    groups = [_Group(_picks(members, own, proposals, ranks, sums)) for members, own in shared]
     held = {id(dims) for _, own in shared for dims in own}
     rest = sum(elements_of(dims, {}) for dims in parameters if id(dims) not in held)
     for elements, ties in itertools.groupby(_in_order(groups), key=lambda picks: sum(p.elements for p in picks)):
@@ -102,17 +112,21 @@ def _shared(
 
 
 def _picks(
-    members: list[int], own: list[tuple[Term, ...]], proposals: Sequence[Proposal], ranks: int
+    members: list[int],
+    own: list[tuple[Term, ...]],
+    proposals: Sequence[Proposal],
+    ranks: int,
+    sums: Mapping[int, Collection[Term]],
 ) -> Iterator[_Pick]:
     """The picks of a group, in order of their elements, and among equals of the numbers of their options.
 
-    Options are chosen for one chain after the other, always going on from the choice that may leave the fewest elements: each
-    parameter counts with the fewest that its chains can leave of it.
+    Options are chosen for one chain after the other, always going on from the choice that may leave the fewest elements.
     """
     options = [list(_options(proposals[i], ranks)) for i in members]
-    sizes = [_Sizes(dims, [proposals[i].axes for i in members], options, ranks) for dims in own]
-    touching = [[size for size in sizes if place in size.chains] for place in range(len(members))]
-    heap: list[tuple[int, tuple[int, ...]]] = [(sum(size.least(()) for size in sizes), ())]
+    axes = [proposals[i].axes for i in members]
+    sizes = [_Sizes(dims, sums.get(id(dims), ()), axes, options, ranks) for dims in own]
+    rest = _Rest(sizes, options)
+    heap: list[tuple[int, tuple[int, ...]]] = [(rest.least(()), ())]
     while heap:
         least, chosen = heapq.heappop(heap)
         if least >= _NEVER:
@@ -124,11 +138,55 @@ def _picks(
                 elements = sum(elements_of(dims, nested) for dims in own)
                 yield _Pick(elements, tuple(zip(members, chosen, strict=True)), cuts)
             continue
-        changing = touching[len(chosen)]
-        others = least - sum(size.least(chosen) for size in changing)
+        before = least - rest.least(chosen)
         for number in range(len(options[len(chosen)])):
             more = (*chosen, number)
-            heapq.heappush(heap, (others + sum(size.least(more) for size in changing), more))
+            heapq.heappush(heap, (before + rest.decided(more) + rest.least(more), more))
+
+
+class _Rest:
+    """What options of the chains to come can leave of the parameters that they touch, by what is chosen for those before.
+
+    A parameter is decided with the last of its chains. The fewest elements of all others are known exactly, from the last chain
+    to the first, where few choices made before matter for them; else each parameter counts with the fewest that its own chains
+    can leave of it.
+    """
+
+    def __init__(self, sizes: Sequence[_Sizes], options: Sequence[Sequence[Mapping[Axis, Cut]]]) -> None:
+        places = range(len(options))
+        self.sizes = sizes
+        self.ending = [[size for size in sizes if size.chains[-1] == place] for place in places]
+        self.waiting = [[size for size in sizes if size.chains[-1] >= place] for place in (*places, len(options))]
+        # For each place the chains before it that a parameter which is not decided has.
+        self.before = [
+            sorted({each for size in waiting for each in size.chains if each < place})
+            for place, waiting in enumerate(self.waiting)
+        ]
+        ways = max(math.prod(len(options[each]) for each in before) for before in self.before)
+        self.known: dict[tuple[int, tuple[int, ...]], int] | None = {} if ways <= MOST_WAYS else None
+        if self.known is not None:
+            self._find(options)
+
+    def decided(self, chosen: Sequence[int]) -> int:
+        """The elements of the parameters whose last chain was chosen last."""
+        return sum(size.least(chosen) for size in self.ending[len(chosen) - 1])
+
+    def least(self, chosen: Sequence[int]) -> int:
+        """No more elements than can be left of the parameters that are not decided."""
+        if self.known is None:
+            return sum(size.least(chosen) for size in self.waiting[len(chosen)])
+        return self.known[len(chosen), tuple(chosen[each] for each in self.before[len(chosen)])]
+
+    def _find(self, options: Sequence[Sequence[Mapping[Axis, Cut]]]) -> None:
+        assert self.known is not None
+        self.known[len(options), ()] = 0
+        for place in reversed(range(len(options))):
+            chosen = [0] * place
+            for way in itertools.product(*(range(len(options[each])) for each in self.before[place])):
+                for each, number in zip(self.before[place], way, strict=True):
+                    chosen[each] = number
+                every = ([*chosen, number] for number in range(len(options[place])))
+                self.known[place, way] = min(self.decided(more) + self.least(more) for more in every)
 
 
 class _Sizes:
@@ -138,6 +196,7 @@ class _Sizes:
     def __init__(
         self,
         dims: tuple[Term, ...],
+        summed: Collection[Term],
         axes: Sequence[Sequence[Axis]],
         options: Sequence[Sequence[Mapping[Axis, Cut]]],
         ranks: int,
@@ -146,7 +205,7 @@ class _Sizes:
         self.chains = [place for place, own in enumerate(axes) if held & set(own)]
         self.known: dict[tuple[int, ...], int] = {}
         self.dims, self.options, self.ranks = dims, [options[place] for place in self.chains], ranks
-        self.whole = elements_of(dims, {})
+        self.whole, self.summed = elements_of(dims, {}), summed
 
     def least(self, chosen: Sequence[int]) -> int:
         """The fewest that options can leave, if the first chains of all have these; no more than that, where many are left."""
@@ -156,12 +215,14 @@ class _Sizes:
                 self.known[own] = self._bound(own)
             elif len(own) == len(self.chains):
                 cuts = refine([given[number] for given, number in zip(self.options, own, strict=True)], self.ranks)
-                possible = cuts is not None and not cuts_twice(self.dims, cuts)
-                self.known[own] = elements_of(self.dims, cuts) if cuts is not None and possible else _NEVER
+                self.known[own] = elements_of(self.dims, cuts) if cuts is not None and self._may_be(cuts) else _NEVER
             else:
                 more = range(len(self.options[len(own)]))
                 self.known[own] = min(self._least_of((*own, number)) for number in more)
         return self.known[own]
+
+    def _may_be(self, cuts: Cuts) -> bool:
+        return not cuts_twice(self.dims, cuts) and all(is_even(layout_of(term, cuts)) for term in self.summed)
 
     def _bound(self, own: tuple[int, ...]) -> int:
         """No more than options can leave: every other chain cuts each of its axes as small as it can, and all ranks together

@@ -92,6 +92,25 @@ def test_a_list_of_layers_without_children_is_no_list_of_blocks() -> None:
     assert paths(Model(listed(Block()), experts=model)) == ["table", "blocks.0", "head", "experts"]
 
 
+class One(nn.Module):
+    """A matrix with a norm behind it."""
+
+    def __init__(self, width: int, wide: int) -> None:
+        super().__init__()
+        self.matrix, self.norm = nn.Linear(width, wide), nn.LayerNorm(wide)
+
+
+@pytest.mark.parametrize("container", [listed, nn.Sequential], ids=["list", "sequential"])
+def test_matrices_of_which_one_ends_the_cut_of_another_stay_together(container: Callable[..., nn.Module]) -> None:
+    assert paths(nn.Sequential(container(One(16, 24), One(24, 16)))) == [""]
+    assert paths(nn.Sequential(container(One(16, 24), One(24, 24), One(24, 24)))) == [""]
+
+
+@pytest.mark.parametrize("container", [listed, nn.Sequential], ids=["list", "sequential"])
+def test_equal_blocks_of_one_matrix_are_units(container: Callable[..., nn.Module]) -> None:
+    assert paths(nn.Sequential(container(One(16, 16), One(16, 16)))) == ["0.0", "0.1"]
+
+
 def test_a_model_without_blocks_is_one_unit() -> None:
     assert paths(Block()) == [""]
     assert paths(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))) == [""]

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 import autotp
-from autotp.axes.layout import Cuts, factors_of, layout_of
+from autotp.axes.layout import Cuts, factors_of, is_even, layout_of
+from autotp.chains.match import weights_of
 from autotp.huggingface.examples import examples_for
 from autotp.planner import combinations
 from autotp.planner.choose import UnitProblem, local_elements
@@ -61,19 +62,39 @@ class Dense(nn.Module):
         return x
 
 
+class Branches(nn.Module):
+    """Blocks of four branches side by side, the later of which have another matrix between."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.first = nn.ModuleList([nn.Linear(8 if i < 4 else 16, 4) for i in range(4 * count)])
+        self.between = nn.ModuleList([nn.Linear(4, 4) for _ in range(2 * count)])
+        self.last = nn.Linear(16, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for i in range(0, len(self.first), 4):
+            a, b, c, d = (torch.relu(linear(x)) for linear in self.first[i : i + 4])
+            c, d = (linear(y) for linear, y in zip(self.between[i // 2 : i // 2 + 2], (c, d), strict=True))
+            x = torch.cat([a, b, c, d], dim=-1)
+        return self.last(x)
+
+
 def problem_of(model: nn.Module, example: torch.Tensor | None = None) -> UnitProblem:
     given = torch.zeros(2, 3, dtype=torch.long) if example is None else example
     (problem,) = survey(model, examples_for(model, given)).problems.values()
     return problem
 
 
-@pytest.mark.parametrize("listed", [combinations.MOST_LISTED, 0], ids=["listed", "bounded"])
-def test_all_combinations_come_once_and_in_order_of_memory(listed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(combinations, "MOST_LISTED", listed)
+@pytest.mark.parametrize("known", [True, False], ids=["known", "bounded"])
+def test_all_combinations_come_once_and_in_order_of_memory(known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not known:
+        monkeypatch.setattr(combinations, "MOST_LISTED", 0)
+        monkeypatch.setattr(combinations, "MOST_WAYS", 0)
     for problem in (
         problem_of(Tables(4)),
         problem_of(Pairs(3), torch.zeros(4, 8)),
         problem_of(Dense(3), torch.zeros(2, 3, 8)),
+        problem_of(Branches(1), torch.zeros(2, 3, 8)),
     ):
         check_all(problem)
 
@@ -84,7 +105,11 @@ def check_all(problem: UnitProblem) -> None:
     assert all(elements == local_elements(problem, cuts) for elements, cuts in found)
     keys = [frozenset((axis, cut.over) for axis, cut in cuts.items()) for _, cuts in found]
     assert len(keys) == len(set(keys))
-    possible = [cuts for cuts in all_cuts(problem, 4) if not cuts_a_parameter_twice(problem, cuts)]
+    possible = [
+        cuts
+        for cuts in all_cuts(problem, 4)
+        if not cuts_a_parameter_twice(problem, cuts) and sums_over_whole_segments_or_cut_ones(problem, cuts)
+    ]
     assert set(keys) == {frozenset((a, cut.over) for a, cut in cuts.items()) for cuts in possible}
 
 
@@ -95,6 +120,13 @@ def cuts_a_parameter_twice(problem: UnitProblem, cuts: Cuts) -> bool:
         if len(over) > len(set(over)):
             return True
     return False
+
+
+def sums_over_whole_segments_or_cut_ones(problem: UnitProblem, cuts: Cuts) -> bool:
+    """Returns if no product with a parameter sums over segments of which some are cut and some are whole."""
+    typing = problem.typing
+    products = [fact for node, fact in typing.facts.items() if weights_of(node, typing) and not fact.looks_up]
+    return all(is_even(layout_of(term, cuts)) for fact in products for term in fact.contracts)
 
 
 def test_the_first_combinations_of_very_many_are_made_without_the_others() -> None:
@@ -120,6 +152,18 @@ def test_the_first_combinations_of_chains_that_all_meet_in_a_parameter_are_made_
     matrices = sum(elements_of(dims, {}) for dims in problem.parameters().values() if len(dims) > 1)
     assert matrices // 2 <= first[0][0] <= matrices // 2 + 24 * 16
     assert [elements for elements, _ in first] == sorted(elements for elements, _ in first)
+
+
+def test_blocks_of_branches_are_cut_without_many_tries() -> None:
+    """What one block writes side by side the next one sums over, so all of it is cut or none."""
+    problem = problem_of(Branches(12), torch.zeros(2, 3, 8))
+    assert len(problem.proposals) > 60
+    elements, cuts = next(iter(problem.combinations(2)))
+    whole = sum(elements_of(dims, {}) for dims in problem.parameters().values())
+    assert elements < 0.7 * whole
+    assert sums_over_whole_segments_or_cut_ones(problem, cuts)
+    plan = autotp.plan(Branches(12), 2, example=torch.zeros(2, 3, 8))
+    assert sum(p.local_elements for p in plan.units[0].parameters) == elements
 
 
 def test_a_unit_of_many_tables_is_planned() -> None:
