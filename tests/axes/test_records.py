@@ -69,6 +69,7 @@ ARGUMENTS: dict[str, tuple[object, ...]] = {
     "select": (0, 1),
     "slice": (0, 1, 2),
     "transpose": (0, 1),
+    "unfold": (0, 2, 1),
     "permute": ([1, 0],),
     "view": ([1, 3, 4],),
 }

@@ -32,6 +32,20 @@ def addmm(call: Call) -> Fact:
     return call.fact(dims, contracts=[left[-1]], zeros=[[0, 1], [0, 2]])
 
 
+def distances(call: Call) -> Fact:
+    """cdist: of every row of one operand to every row of the other."""
+    left, right = (call.dims(operand) for operand in call.operands)
+    call.pin([left[-1], right[-1]], "a distance is along this dimension")
+    return call.fact((*call.broadcast([left[:-2], right[:-2]]), left[-2], right[-2]))
+
+
+def cross(call: Call) -> Fact:
+    """The product of vectors in three dimensions, which must be whole."""
+    dims = call.broadcast([call.dims(operand) for operand in call.operands])
+    call.pin([dims[call.dim(call.get("dim"), len(dims))]], "it mixes the parts of vectors along this dimension")
+    return call.fact(dims, linear=[[0], [1]], zeros=[[0], [1]])
+
+
 def einsum(call: Call) -> Fact:
     """The equation is the signature; linear in every operand, since it multiplies all of them."""
     inputs, arrow, output = call.get("equation").replace(" ", "").partition("->")
@@ -58,4 +72,6 @@ RULES: dict[str, Rule] = {
     "aten.addmm": addmm,
     "aten.baddbmm": addmm,
     "aten.einsum": einsum,
+    "aten._cdist_forward": distances,
+    "aten.linalg_cross": cross,
 }

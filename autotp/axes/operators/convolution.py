@@ -186,6 +186,14 @@ def from_windows(call: Call) -> Fact:
     return call.fact((*leading, channels, rows, columns), linear=[[0]], zeros=[[0]])
 
 
+def sampled(call: Call) -> Fact:
+    """grid_sample: each channel at the places of a grid, which gives one for every place of the result."""
+    (samples, channels, *places), (own, *result, coordinates) = (call.dims(operand) for operand in call.operands)
+    call.equal(samples, own)
+    call.pin([*places, coordinates], "it is sampled along this dimension")
+    return call.fact((samples, channels, *result), linear=[[0]], zeros=[[0]])
+
+
 def _named(pattern: str, numbers: str = "123") -> list[tuple[str, int]]:
     return [(f"aten.{pattern.format(number)}", int(number)) for number in numbers]
 
@@ -216,6 +224,7 @@ RULES: dict[str, Rule] = {
     "aten.batch_norm": batch_normalised,
     "aten.channel_shuffle": Operator(shuffled_channels, local="count", argument="groups"),
     "aten.prelu": bent,
+    **dict.fromkeys(("aten.grid_sampler_2d", "aten.grid_sampler_3d"), sampled),
     "aten.im2col": windows,
     "aten.col2im": from_windows,
 }

@@ -104,6 +104,17 @@ def index_add(call: Call) -> Fact:
     return call.fact(target, linear=[places, *([[2]] if from_nothing else [])], zeros=[places])
 
 
+def index_copy(call: Call) -> Fact:
+    """As `index_add`, in the place of what was there; `index_fill` puts one number there."""
+    return replace(index_add(call), linear=(frozenset([0, 2]),))
+
+
+def index_fill(call: Call) -> Fact:
+    dims = call.dims(call.get("self"))
+    call.pin([dims[call.dim(call.get("dim"), len(dims))], *call.dims(call.get("index"))], "it is indexed by data")
+    return call.fact(dims)
+
+
 def index_select(call: Call) -> Fact:
     dims = call.dims(call.get("self"))
     position = call.dim(call.get("dim"), len(dims))
@@ -145,6 +156,15 @@ def _chosen(call: Call, values: list[Any], places: Iterable[int]) -> Fact:
     return replace(fact, linear=groups, zeros=groups) if is_linear else fact
 
 
+def search_sorted(call: Call) -> Fact:
+    """As `bucketize`, for one list of limits; for one list each, all stays whole."""
+    limits, numbers = call.dims(call.get("sorted_sequence")), call.get("self")
+    if len(limits) > 1 or not is_tensor(numbers):
+        return _whole(call, [*limits, *(call.dims(numbers) if is_tensor(numbers) else ())])
+    call.pin(limits, "it is indexed by data")
+    return call.fact(call.dims(numbers))
+
+
 def one_hot(call: Call) -> Fact:
     classes = call.fresh([call.shape()[-1]])
     call.pin(classes, "its classes are counted here")
@@ -175,6 +195,10 @@ RULES: dict[str, Rule] = {
     "aten.gather": gather,
     "aten.scatter": scatter,
     "aten.scatter_add": scatter,
+    "aten.scatter_reduce": scatter,
+    "aten.index_copy": index_copy,
+    "aten.index_fill": index_fill,
+    "aten.searchsorted": search_sorted,
     "aten.index_add": index_add,
     "aten.index_select": index_select,
     "aten.one_hot": one_hot,

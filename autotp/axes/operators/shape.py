@@ -126,6 +126,35 @@ def triangle(call: Call) -> Fact:
     return call.layout_fact(dims)
 
 
+def unfold(call: Call) -> Fact:
+    """Windows along a dim, as a dim of their own behind all others."""
+    dims, after = call.dims(call.get("self")), call.shape()
+    position = call.dim(call.get("dimension"), len(dims))
+    count, window = call.fresh([after[position], after[-1]])
+    call.pin([dims[position], count, window], "a window slides along this dimension")
+    return call.layout_fact((*dims[:position], count, *dims[position + 1 :], window))
+
+
+def diagonal(call: Call) -> Fact:
+    """What stands on a diagonal of two dims becomes one dim, behind all others."""
+    dims = call.dims(call.get("self"))
+    both = [call.dim(call.get(name), len(dims)) for name in ("dim1", "dim2")]
+    (along,) = call.fresh(call.shape()[-1:])
+    call.pin([*(dims[i] for i in both), along], _DIAGONAL)
+    return call.layout_fact((*(dim for i, dim in enumerate(dims) if i not in both), along))
+
+
+def diag_embed(call: Call) -> Fact:
+    """The last dim becomes a diagonal of two dims, zero elsewhere."""
+    dims, after = call.dims(call.get("self")), call.shape()
+    both = [call.dim(call.get(name), len(after)) for name in ("dim1", "dim2")]
+    square = dict(zip(both, call.fresh(after[i] for i in both), strict=True))
+    call.pin([dims[-1], *square.values()], _DIAGONAL)
+    others = iter(dims[:-1])
+    return call.layout_fact(tuple(square[i] if i in square else next(others) for i in range(len(after))))
+
+
+_DIAGONAL = "it has a diagonal along this dimension"
 RULES: dict[str, Rule] = {
     "aten.view": Operator(view, local="sizes", argument="size", view=True),
     "aten.reshape": Operator(view, local="sizes", argument="shape"),
@@ -148,6 +177,9 @@ RULES: dict[str, Rule] = {
     "aten.repeat_interleave": Operator(repeat_interleave, local="repeat"),
     "aten.repeat": Operator(repeat, local="repeats", argument="repeats"),
     "aten.tile": Operator(repeat, local="repeats", argument="dims"),
+    "aten.unfold": Operator(unfold, view=True),
+    "aten.diagonal": Operator(diagonal, view=True),
+    "aten.diag_embed": diag_embed,
     "aten.flip": flip,
     "aten.roll": flip,
     "aten.tril": triangle,
