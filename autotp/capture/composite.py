@@ -16,7 +16,7 @@ from .signature import autocast_dtype
 
 _COMPOSITE = "CompositeImplicitAutograd"
 # Where an operator has a kernel of its own for one of these, it need not do what its parts do.
-_OWN_KERNELS = ("CPU", "CUDA", "Meta")
+_OWN_KERNELS = ("CPU", "CUDA", "XPU", "MPS", "PrivateUse1", "Meta")
 # The first go over a dim in a loop, so that a trace of their parts would hold for one length alone. The others are about tensors
 # and not about the numbers in them.
 _NEVER_APART = frozenset(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from ..capture.grouped import GroupedProducts
 from ..capture.opaque import copy_opaque, tensors_of
 from ..errors import UsageError
+from ..planner.plan import Counts
 from ..planner.survey import Example
 from .calls import Call, WithoutDropout
 from .float64 import Float64
@@ -28,13 +29,12 @@ MSG_NO_GRADIENT = (
 
 @dataclass(frozen=True)
 class Run:
-    """What the dense model gave in one call, how often it called each unit, and how many of these calls got a gradient back."""
+    """What the dense model gave in one call, and what its units did in it."""
 
     call: Call
     outputs: dict[str, torch.Tensor]
     gradients: dict[str, torch.Tensor]
-    units: Mapping[str, int]
-    backward: Mapping[str, int]
+    counts: Counts
 
 
 def called(
@@ -103,19 +103,27 @@ def _outputs(result: Any) -> dict[str, torch.Tensor]:
 
 
 @contextmanager
-def counted_units(model: nn.Module, units: Sequence[str]) -> Iterator[tuple[Counter[str], Counter[str]]]:
-    """Counts the calls of each unit, and those to whose results a gradient comes back."""
-    calls, backward = Counter[str](), Counter[str]()
+def counted_units(model: nn.Module, units: Sequence[str]) -> Iterator[Counts]:
+    """Counts what units do as long as this lasts."""
+    calls, backward, inputs = Counter[str](), Counter[str](), Counter[tuple[str, str]]()
 
-    def count(path: str, result: Any) -> None:
+    def count(path: str, given: Any, result: Any) -> None:
         calls.update([path])
+        tensors = [leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, torch.Tensor)]
+        wanting = [(path, f"tensor_{i}") for i, tensor in enumerate(tensors) if tensor.requires_grad]
         first = [path]  # taken by the first gradient that comes
+
+        def come(gradient: torch.Tensor) -> None:
+            if first:
+                backward.update([first.pop()])
+                inputs.update(wanting)
+
         for leaf in pytree.tree_leaves(result):
             if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
-                leaf.register_hook(lambda gradient: backward.update([first.pop()] if first else []))
+                leaf.register_hook(come)
 
     with _hooked(model, units, count):
-        yield calls, backward
+        yield Counts(calls, backward, inputs)
 
 
 @contextmanager
@@ -123,7 +131,7 @@ def _unit_results(model: nn.Module, units: Sequence[str]) -> Iterator[dict[str, 
     """Collects the first tensor that each unit gives, so that its gradient is kept."""
     results: dict[str, torch.Tensor] = {}
 
-    def keep(path: str, result: Any) -> None:
+    def keep(path: str, given: Any, result: Any) -> None:
         first = next((leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)), None)
         if first is not None and first.requires_grad and path not in results:
             first.retain_grad()
@@ -134,13 +142,13 @@ def _unit_results(model: nn.Module, units: Sequence[str]) -> Iterator[dict[str, 
 
 
 @contextmanager
-def _hooked(model: nn.Module, units: Sequence[str], tell: Callable[[str, Any], None]) -> Iterator[None]:
-    """Tells of every call of a unit its path and its result."""
+def _hooked(model: nn.Module, units: Sequence[str], tell: Callable[[str, Any, Any], None]) -> Iterator[None]:
+    """Tells of every call of a unit its path, what it is given, and its result."""
 
     def hook_for(path: str) -> Any:
-        return lambda module, args, result: tell(path, result)
+        return lambda module, args, kwargs, result: tell(path, (args, kwargs), result)
 
-    hooks = [model.get_submodule(path).register_forward_hook(hook_for(path)) for path in units]
+    hooks = [model.get_submodule(path).register_forward_hook(hook_for(path), with_kwargs=True) for path in units]
     try:
         yield
     finally:

@@ -20,7 +20,7 @@ from ..errors import AutotpError, UsageError, in_one_line
 from ..huggingface import models
 from ..huggingface.examples import examples_for
 from ..outside.progress import doing
-from ..planner.plan import Plan, UnitPlan
+from ..planner.plan import Counts, Plan, UnitPlan
 from ..planner.survey import Example, Survey
 from ..runtime.groups.ranks import Ranks
 from ..runtime.groups.simulate import simulate
@@ -102,7 +102,7 @@ class Verifier:
             outputs, gradients = called(dense, call, self.seed, self.paths)
         if call.inputs is not self.call and any(bool(output.isnan().any()) for output in outputs.values()):
             raise UnsuitableError("its results are no numbers")
-        return Run(call, outputs, gradients, *counts)
+        return Run(call, outputs, gradients, counts)
 
     def plan(self, tp: int) -> Plan:
         """The best plan of the model for so many ranks."""
@@ -138,9 +138,7 @@ class Verifier:
         with doing(f"comparing {tp} simulated ranks with the dense model"):
             ranks = simulate(tp, rank_run)
         calls = tuple(
-            _call_report(
-                run, planned_collectives(plan, run.units, run.backward) if self._is_planned(run.call) else None, found
-            )
+            _call_report(run, planned_collectives(plan, run.counts) if self._is_planned(run.call) else None, found)
             for run, *found in zip(self.runs, *ranks, strict=True)
         )
         counts = next((call for call in calls if not call.counts_agree), calls[0])
@@ -183,13 +181,11 @@ def _call_report(run: Run, planned: Mapping[str, int] | None, ranks: Sequence[tu
     )
 
 
-def planned_collectives(
-    plan: Plan, calls: Mapping[str, int] | None = None, backward: Mapping[str, int] | None = None
-) -> dict[str, int]:
-    """Collectives of one training step of the whole model by "kind phase of", for so many calls of the units if they are given:
-    data may choose which experts are called, some units are called twice, and some get no gradient. What buffers are given is
-    left out: it is sent in training only, and a plan knows one mode."""
-    sent = [c for c in plan.step(calls, backward) if c.of != "buffer"]
+def planned_collectives(plan: Plan, counts: Counts | None = None) -> dict[str, int]:
+    """Collectives of one training step of the whole model by "kind phase of", for what units did in it if that is given: data
+    may choose which experts are called, some units are called twice, some get no gradient, and some are given data, which want
+    none. What buffers are given is left out: it is sent in training only, and a plan knows one mode."""
+    sent = [c for c in plan.step(counts) if c.of != "buffer"]
     return dict(Counter(f"{c.kind} {c.phase} {c.of}" for c in sent))
 
 

@@ -15,6 +15,7 @@ from autotp.errors import UsageError
 from autotp.runtime.collectives.slices import take
 from autotp.runtime.groups.ranks import Ranks
 from autotp.runtime.groups.simulate import simulate
+from autotp.runtime.results import memory
 from autotp.runtime.results.deferred import deferred
 from autotp.runtime.results.logits import Head, cut_logits
 from autotp.runtime.results.sequence import cut_over_positions
@@ -269,7 +270,12 @@ def test_what_was_handed_on_whole_is_still_its_memory(kind: str) -> None:
         assert torch.equal(second[:, 2], X[:, 2] * 2)
 
 
-def test_views_and_gradients_of_logits_are_gathered_for_who_reads_them_alone() -> None:
+@pytest.mark.parametrize(("at_once", "elements"), [(0, 4), (20, 20)], ids=["a view", "little more"])
+def test_views_and_gradients_of_logits_are_gathered_for_who_reads_them_alone(
+    at_once: int, elements: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "AT_ONCE", at_once)
+
     def run(ranks: Ranks) -> list[tuple[str, int]]:
         x = X.clone().requires_grad_()
         y = as_logits(x, ranks)
@@ -282,7 +288,21 @@ def test_views_and_gradients_of_logits_are_gathered_for_who_reads_them_alone() -
         return [(call.kind, call.elements) for call in log.calls if call.kind == "all_gather"]
 
     for calls in simulate(3, run):
-        assert calls == [("all_gather", 4)]  # two rows
+        assert calls == [("all_gather", elements)]  # two rows, or all
+
+
+def test_the_second_view_of_what_is_large_is_gathered_with_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "AT_ONCE", 0)
+
+    def run(ranks: Ranks) -> tuple[list[T], list[int]]:
+        y = as_logits(X, ranks)
+        with ranks.logging() as log:
+            rows = [closed(y[:, i]) for i in range(X.shape[1])]
+        return rows, [call.elements for call in log.calls]
+
+    for rows, sizes in simulate(3, run):
+        assert all(torch.equal(row, X[:, i]) for i, row in enumerate(rows))
+        assert sizes == [4, 20]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -115,8 +115,10 @@ class Head(Policy):
         return NotImplemented
 
     def _added(self, one: torch.Tensor, other: Any, *more: Any) -> Any:
-        """The sum of two gradients; a whole one is sliced, so that the sum is cut."""
+        """The sum of two gradients; a whole one is sliced, so that the sum is cut, unless the cut one was gathered before."""
         if more or not isinstance(other, torch.Tensor) or one.shape != other.shape or one.dtype != other.dtype:
+            return NotImplemented
+        if any(isinstance(each, CutResult) and each.is_whole for each in (one, other)):
             return NotImplemented
         parts = [each.local if self._is_cut(each) else self.own(_read(each)) for each in (one, other)]  # type: ignore[attr-defined]
         return self._made(parts[0] + parts[1], one.shape)

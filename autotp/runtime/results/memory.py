@@ -15,15 +15,19 @@ T = torch.Tensor
 Way: TypeAlias = tuple[tuple[Any, tuple[Any, ...]], ...]
 
 
+# So many elements of a part are gathered in about the time of a call of a collective, which one more call would take again.
+AT_ONCE = 1 << 20
+
+
 class Memory:
     """What `part`, cut as a policy says, is of, once it was gathered; and what of it was handed on as a plain tensor."""
 
-    __slots__ = ("_handed", "_settled", "part", "policy", "whole")
+    __slots__ = ("_gathers_views", "_handed", "_settled", "part", "policy", "whole")
 
     def __init__(self, part: T, policy: Any) -> None:
         self.part, self.policy = part, policy
         self.whole: T | None = None
-        self._settled = False
+        self._settled, self._gathers_views = False, part.numel() > AT_ONCE
         self._handed: list[tuple[T, Way, int | None]] = []
 
     @staticmethod
@@ -39,6 +43,11 @@ class Memory:
         if self._handed:
             self._take_over()
         return self._settled
+
+    def is_to_be_gathered_in_part(self) -> bool:
+        """Returns if the first view of a large value is asked for: somebody may need no more than that."""
+        first, self._gathers_views = self._gathers_views, False
+        return first and self.whole is None and not self.is_settled
 
     def gather(self) -> T:
         """The whole to read from; all ranks must come here together."""

@@ -108,11 +108,15 @@ class CutResult(torch.Tensor):
         return self._read is not None or self.memory.whole is not None or self.memory.is_settled
 
     def whole(self) -> torch.Tensor:
-        """The whole without history to read from, gathered at the first use; all ranks must come here together."""
-        if not self.memory.is_settled and self.memory.whole is None and self.way:
-            if self._read is None:  # less than all that it is a view of
-                with torch.no_grad():
-                    self._read = self.policy.gathered(self.local)
+        """The whole without history to read from, gathered at the first use; all ranks must come here together.
+
+        Of a view no more than that is gathered, unless there is little more, or the second view is asked for.
+        """
+        if self._read is not None and not self.memory.is_settled:
+            return self._read
+        if self.way and self.memory.is_to_be_gathered_in_part():
+            with torch.no_grad():
+                self._read = self.policy.gathered(self.local)
             return self._read
         whole = self.memory.gather()
         return along(self.way, whole) if self.way else whole
