@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from typing import Any, Unpack
@@ -20,8 +20,9 @@ from ..errors import AutotpError, UsageError, in_one_line
 from ..huggingface import models
 from ..huggingface.examples import examples_for
 from ..outside.progress import doing
-from ..planner.plan import Counts, Plan, UnitPlan
+from ..planner.plan import CollectivePlan, Counts, Plan, UnitPlan
 from ..planner.survey import Example, Survey
+from ..runtime.groups.log import CollectiveCall
 from ..runtime.groups.ranks import Ranks
 from ..runtime.groups.simulate import simulate
 from ..runtime.results.tensor import closed
@@ -30,7 +31,7 @@ from ..session.pipeline import Session
 from .calls import Call, UnsuitableError, drawing_nothing, larger_call, real_call, three_calls
 from .copies import OnlyCopies, copied
 from .float64 import Float64
-from .report import CallReport, Report, compare, worst_of
+from .report import GATHERS, CallReport, Report, compare, worst_of
 from .runs import Run, called, counted_units, wanting_gradients
 
 MSG_DENSE = "{kind} itself, not cut, fails on the inputs it is verified with ({error}); give others as example"
@@ -138,7 +139,7 @@ class Verifier:
         with doing(f"comparing {tp} simulated ranks with the dense model"):
             ranks = simulate(tp, rank_run)
         calls = tuple(
-            _call_report(run, planned_collectives(plan, run.counts) if self._is_planned(run.call) else None, found)
+            _call_report(run, plan if self._is_planned(run) else None, found, self._heads(plan))
             for run, *found in zip(self.runs, *ranks, strict=True)
         )
         counts = next((call for call in calls if not call.counts_agree), calls[0])
@@ -151,11 +152,23 @@ class Verifier:
             counted=counts.counted,
             elements=plan.elements(),
             calls=calls,
+            joined=counts.joined,
         )
 
-    def _is_planned(self, call: Call) -> bool:
-        """Returns if the plan says what a call sends: of a dim of size one it holds for that size only."""
-        first, other = (pytree.tree_leaves(each.inputs) for each in (self.runs[0].call, call))
+    def _heads(self, plan: Plan) -> tuple[UnitPlan, ...]:
+        """The units whose results may leave them cut."""
+        found = self.session.found
+        heads = {
+            unit.path for unit in found.units if unit.shape in found.problems and found.problems[unit.shape].is_head
+        }
+        return tuple(unit for unit in plan.units if unit.instances[0] in heads)
+
+    def _is_planned(self, run: Run) -> bool:
+        """Returns if the plan says what a call sends: of a dim of size one it holds for that size only, and of norms that change
+        their statistics it knows how they use them."""
+        if run.call.training and any(name.startswith("buffer ") for name in run.outputs):
+            return False
+        first, other = (pytree.tree_leaves(each.inputs) for each in (self.runs[0].call, run.call))
         pairs = [(a.shape, b.shape) for a, b in zip(first, other, strict=True) if isinstance(a, torch.Tensor)]
         return all(1 not in (x, y) for a, b in pairs for x, y in zip(a, b, strict=True) if x != y)
 
@@ -166,18 +179,24 @@ class Verifier:
             outputs = {name: closed(output) for name, output in outputs.items()}
         gradients = {name: closed(gradient) for name, gradient in gradients.items()}
         sent = [c for c in log.calls if c.phase != "checkpoint" and c.of != "buffer"]
-        counted = Counter(f"{c.kind} {c.phase} {c.of}" for c in sent)
+        counted = Counter(map(_name, sent))
         return outputs, gradients | full_gradients(parallel), counted
 
 
-def _call_report(run: Run, planned: Mapping[str, int] | None, ranks: Sequence[tuple[Any, Any, Any]]) -> CallReport:
+def _call_report(
+    run: Run, plan: Plan | None, ranks: Sequence[tuple[Any, Any, Any]], heads: Sequence[UnitPlan]
+) -> CallReport:
     """One call of the dense model beside that of every rank: outputs, gradients, collectives, if a plan says which."""
+    gathers = [
+        c for unit in heads for path in unit.instances for c in unit.collectives for _ in range(run.counts.of(path, c))
+    ]
     return CallReport(
         name=run.call.name,
         outputs=compare(run.outputs, [rank[0] for rank in ranks], {}, run.call.name),
         gradients=compare(run.gradients, [rank[1] for rank in ranks], run.gradients, run.call.name),
-        planned=dict(ranks[0][2]) if planned is None else planned,
+        planned=dict(ranks[0][2]) if plan is None else planned_collectives(plan, run.counts),
         counted=dict(ranks[0][2]),
+        joined=max(sum(_name(c) == GATHERS for c in gathers) - 1, 0),
     )
 
 
@@ -186,7 +205,11 @@ def planned_collectives(plan: Plan, counts: Counts | None = None) -> dict[str, i
     may choose which experts are called, some units are called twice, some get no gradient, and some are given data, which want
     none. What buffers are given is left out: it is sent in training only, and a plan knows one mode."""
     sent = [c for c in plan.step(counts) if c.of != "buffer"]
-    return dict(Counter(f"{c.kind} {c.phase} {c.of}" for c in sent))
+    return dict(Counter(map(_name, sent)))
+
+
+def _name(collective: CollectivePlan | CollectiveCall) -> str:
+    return f"{collective.kind} {collective.phase} {collective.of}"
 
 
 def _dense(model: nn.Module) -> nn.Module:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch.nn import functional
 
 import autotp
 from autotp.errors import VerificationError
+from autotp.runtime.results.tensor import CutResult
 from tests.contract.parts import HIDDEN, INNER, Mlp, linear, twins, values
 
 EXAMPLE = (values(2, 5, HIDDEN),)
@@ -183,3 +185,54 @@ def test_sums_of_the_backward_are_those_of_the_calls_that_a_gradient_comes_back_
     kind = "all_reduce backward activation"
     evaluated, trained, _ = (call.planned[kind] for call in report.calls)
     assert 0 < evaluated < trained
+
+
+class Around(nn.Module):
+    """Blocks, and before them linears that are cut and whose results the Python here puts together."""
+
+    def __init__(self, how: Callable[[Around, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.how = how
+        self.narrow, self.one, self.other = nn.Linear(8, 8), nn.Linear(8, 48), nn.Linear(8, 48)
+        self.table = nn.Parameter(torch.randn(1, 5, 48))
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(48, 96), nn.ReLU(), nn.Linear(96, 48)) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.how(self, x)
+        for block in self.blocks:
+            y = y + block(y)
+        return y
+
+
+def views(model: Around, x: torch.Tensor) -> torch.Tensor:
+    y = model.one(x)
+    return torch.cat([y[:, 3:], y[:, :3], y[:, 1:2]], dim=1)
+
+
+HOWS = {
+    "views": views,
+    "a sum": lambda model, x: model.one(x) + model.other(x.cos()),
+    "added where it is whole": lambda model, x: (y := model.one(x)) + y.softmax(-1),
+    "a table": lambda model, x: model.one(x) + model.table[:, : x.shape[1]],
+    "data and what has a gradient": lambda model, x: model.one(x) * model.other(model.narrow(x)).softmax(-1),
+}
+
+
+@pytest.mark.parametrize("tp", [2, 3])
+@pytest.mark.parametrize("how", HOWS)
+def test_what_the_python_outside_does_with_results_is_as_planned(how: str, tp: int) -> None:
+    torch.manual_seed(0)
+    report = autotp.verify(Around(HOWS[how]), tp, example=(values(2, 5, 8),))
+    report.raise_for_failure()
+    gathers = [report.planned["all_gather forward activation"], report.counted["all_gather forward activation"]]
+    assert gathers == ([2, 1] if how == "a sum" else [report.planned["all_gather forward activation"]] * 2)
+
+
+def test_more_gathers_than_planned_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one more for every view."""
+    monkeypatch.setattr(CutResult, "whole", lambda self: self.policy.gathered(self.local))
+    report = autotp.verify(Around(views), 2, example=(values(2, 5, 8),))
+    assert report.exact
+    assert not report.counts_agree
+    with pytest.raises(VerificationError, match=r"planned .* counted"):
+        report.raise_for_failure()

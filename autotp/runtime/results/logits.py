@@ -178,15 +178,16 @@ def pointwise_of_slices(
 ) -> torch.Tensor | None:
     """A pointwise function on slices: another operand is sliced too, and its gradient is the sum of the ranks'.
 
-    None where it is done on the whole; so is one with an operand as large, whose gradient's sum would be sent in place of that.
+    None where it is done on the whole; so is one with an operand that is more than a row or a column, whose gradient's sum would
+    be sent besides.
     """
     ranks, layout = head.ranks, head.layout
     over = ordered(factors_of(layout))
     leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if leaf is not logits]
     others = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     fit = all(leaf.dim() <= logits.dim() and (not leaf.dim() or leaf.shape[-1] in (1, layout.size)) for leaf in others)
-    everything = math.prod(part.shape[:-1]) * layout.size
-    fit &= not any(is_recorded(leaf) and leaf.numel() >= everything for leaf in others)
+    most = max(math.prod(part.shape[:-1]), layout.size)
+    fit &= not any(is_recorded(leaf) and leaf.numel() > most for leaf in others)
     divides = func in _QUOTIENTS and not (args and args[0] is logits)
     # What is no tensor and has such a function answers in torch's place.
     fit &= all(isinstance(x, torch.Tensor) or not hasattr(x, "__torch_function__") for x in leaves)

@@ -19,7 +19,7 @@ CLASSES = 16
 NETS = {
     "alexnet": 64,
     "convnext_tiny": 32,
-    "densenet121": 32,
+    "densenet121": 96,
     "efficientnet_b0": 32,
     "efficientnet_v2_s": 32,
     "mnasnet0_5": 32,
