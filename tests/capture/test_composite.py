@@ -80,7 +80,40 @@ class Between(nn.Module):
         self.function = function
 
     def forward(self, x: torch.Tensor) -> Any:
-        return self.b(self.function(self.a(x)))
+        return self.b(self.between(self.a(x)))
+
+    def between(self, y: torch.Tensor) -> torch.Tensor:
+        return self.function(y)
+
+
+WRITES = {
+    "a part": lambda y, state: y.narrow(1, 0, 2).add_(1),
+    "dims in another order": lambda y, state: y.movedim(1, 0)[3].mul_(2),
+    "all": lambda y, state: y.subtract_(0.3),
+    "one dim": lambda y, state: y.ravel()[5:9].zero_(),
+    "state": lambda y, state: state.narrow(0, 0, 1).multiply_(1.5),
+}
+
+
+class Writing(Between):
+    """Writes into what it has computed, or into its own state."""
+
+    def __init__(self, write: Callable[[torch.Tensor, torch.Tensor], object]) -> None:
+        super().__init__(torch.tanh)
+        self.write = write
+        self.register_buffer("state", torch.full([1], 1.5).double())
+
+    def between(self, y: torch.Tensor) -> torch.Tensor:
+        y = y * 1
+        self.write(y, self.state)
+        return super().between(y * self.state)
+
+
+@pytest.mark.parametrize("tp", [2, 3])
+@pytest.mark.parametrize("what", WRITES)
+def test_what_is_written_through_one_is_written(what: str, tp: int) -> None:
+    report = autotp.verify(Writing(WRITES[what]), tp=tp, example=(torch.randn(3, 8),))
+    assert report.exact, str(report)
 
 
 def test_under_autocast_what_it_computes_in_another_type_stays_one_operator() -> None:
