@@ -15,8 +15,6 @@ from .bags import BAGS
 from .signature import autocast_dtype
 
 _COMPOSITE = "CompositeImplicitAutograd"
-# Where an operator has a kernel of its own for one of these, it need not do what its parts do.
-_OWN_KERNELS = ("CPU", "CUDA", "XPU", "MPS", "PrivateUse1", "Meta")
 # The first go over a dim in a loop, so that a trace of their parts would hold for one length alone. The others are about tensors
 # and not about the numbers in them.
 _NEVER_APART = frozenset(
@@ -43,9 +41,8 @@ def composites(rules: tuple[Path, ...] = ()) -> Mapping[torch._ops.OpOverload, C
 
 
 def _is_apart(name: str, packet: str) -> bool:
-    has_kernel = functools.partial(torch._C._dispatch_has_kernel_for_dispatch_key, name)
     private = packet.startswith("_") or packet in _NEVER_APART
-    return not private and has_kernel(_COMPOSITE) and not any(map(has_kernel, _OWN_KERNELS))
+    return not private and torch._C._dispatch_has_kernel_for_dispatch_key(name, _COMPOSITE)
 
 
 def _gives_tensors(operator: torch._ops.OpOverload) -> bool:
@@ -56,10 +53,18 @@ def _gives_tensors(operator: torch._ops.OpOverload) -> bool:
 
 
 def _take_apart(operator: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
-    given = (value for value in pytree.tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor))
-    if any(autocast_dtype(tensor.device.type) for tensor in given):
-        return NotImplemented  # autocast may compute it in another type than each of its parts
+    given = [value for value in pytree.tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
+    if any(_computes_otherwise(operator, device) for device in {value.device.type for value in given}):
+        return NotImplemented
     try:
         return operator.decompose(*args, **kwargs)
     except RuntimeError:  # code that asks for sizes as numbers, which symbols are not: the operator stays one
         return NotImplemented
+
+
+def _computes_otherwise(operator: torch._ops.OpOverload, device: str) -> bool:
+    """Returns if a device need not compute what the parts say: it has a kernel of its own, or autocast, which may compute the
+    operator in another type than each of its parts."""
+    has_kernel = functools.partial(torch._C._dispatch_has_kernel_for_dispatch_key, operator.name())
+    own = torch._C._dispatch_key_for_device(device)
+    return has_kernel(own) or (autocast_dtype(device) is not None and has_kernel(f"Autocast{own}"))

@@ -178,9 +178,8 @@ class _Tracer:
 
     def contract(self, constants: Mapping[str, torch.Tensor] | None = None, written: Collection[str] = ()) -> Contract:
         """What the unit's Python has read until now, and what the graph writes into."""
-        return (
-            Contract() if self.observer is None else self.observer.contract(constants or {}, written, self.site.tensors)
-        )
+        observer = self.observer
+        return observer.contract(constants or {}, written, self.site.tensors) if observer else Contract()
 
     def run(self, modes: Modes) -> Traced:
         self.modes = modes
@@ -298,6 +297,3 @@ class _Tracer:
 def _may_want_gradients(tensor: torch.Tensor) -> bool:
     """Returns if a program is for a tensor that wants a gradient: parameters may be frozen and thawed."""
     return isinstance(tensor, nn.Parameter) or tensor.requires_grad
-
-
-__all__ = ["Traced", "trace"]

@@ -13,7 +13,7 @@ from torch.nn import functional
 import autotp
 from autotp.capture.composite import composites
 from tests.axes.cases import Case, numbers, positive
-from tests.axes.prover import prove
+from tests.axes.prover import capture, prove
 from tests.axes.test_operator_rules import assert_cuttable
 
 # By the operator that is called, and must not be in the graph.
@@ -117,14 +117,20 @@ def test_what_is_written_through_one_is_written(what: str, tp: int) -> None:
 
 
 def test_under_autocast_what_it_computes_in_another_type_stays_one_operator() -> None:
-    def similar(y: torch.Tensor) -> torch.Tensor:
-        return y * functional.cosine_similarity(y, y.tanh(), dim=1).unsqueeze(1)
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.vecdot(x.swapaxes(0, 1), x.swapaxes(0, 1))
 
-    model, x = Between(similar).float(), torch.randn(3, 8)
+    operands = [torch.randn(3, 4, dtype=torch.float64)]
+    assert not capture(function, operands).operators & {"aten.linalg_vecdot", "aten.swapaxes"}
     with torch.autocast("cpu"):
-        report = autotp.verify(model, tp=2, example=(x,))
+        assert capture(function, operands).operators & {"aten.linalg_vecdot", "aten.swapaxes"} == {"aten.linalg_vecdot"}
+
+
+def test_under_autocast_a_cut_model_is_the_whole_one() -> None:
+    model = Between(lambda y: y * functional.cosine_similarity(y, y.tanh(), dim=1).unsqueeze(1)).float()
+    with torch.autocast("cpu"):
+        report = autotp.verify(model, tp=2, example=(torch.randn(3, 8),))
     assert report.ok, str(report)
-    assert any(name._schema.name == "aten::cosine_similarity" for name in composites())
 
 
 def test_what_draws_or_loops_stays_one_operator() -> None:

@@ -91,9 +91,9 @@ def test_what_mixes_or_counts_positions_reads_them_all(
 
 
 def test_what_is_made_of_whole_values_is_sliced_for_the_residual() -> None:
-    placement = placed(after=lambda module, x, y: x + y.cumsum(1))
+    placement = placed(after=lambda module, x, y: x + y.cumprod(1))
     assert placement.sequence is not None
-    assert [node.name for node, _ in placement.sequence.slices] == ["cumsum"]
+    assert [node.name for node, _ in placement.sequence.slices] == ["cumprod"]
     assert not placement.sequence.scattered
 
 

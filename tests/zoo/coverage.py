@@ -28,15 +28,23 @@ way.
 
 
 def write_coverage(path: Path, records: Sequence[Record]) -> None:
-    """Write the table of all records."""
+    """Write the tables of all records. A table of what none of them is about stays as it is in the file."""
     import transformers
 
-    parts = [HEAD.format(version=transformers.__version__)]
+    parts, before = [HEAD.format(version=transformers.__version__)], _tables(path)
     for head, title in TITLES.items():
         mine = [record for record in records if record.head == head]
         if mine:
             parts += [f"## {title}\n", _counts(mine), _table(mine)]
+        elif title in before:
+            parts.append(f"## {title}\n{before[title]}")
     path.write_text("\n".join(parts), encoding="utf-8")
+
+
+def _tables(path: Path) -> dict[str, str]:
+    """What a file has under each title."""
+    _, *sections = path.read_text(encoding="utf-8").split("\n## ") if path.exists() else [""]
+    return {title: text.rstrip("\n") + "\n" for title, _, text in (section.partition("\n") for section in sections)}
 
 
 def is_cut(record: Record) -> bool:
