@@ -42,7 +42,7 @@ def outliving(graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:
     for node in graph.nodes:
         shared = list(annotation(node).writes or ())
         if node.target in _STATISTICS and named_arguments(node)[_STATISTICS[node.target]]:
-            shared = [each for state in _running(node) for each in sharing_memory(graph, state)]
+            shared = [each for state in _running(node) for each in sharing_memory(state)]
         yield from (each for each in shared if each.op in ("get_attr", "placeholder"))
 
 
@@ -59,7 +59,7 @@ def note_running_statistics(graph: torch.fx.Graph) -> None:
         if node.target not in _STATISTICS:
             continue
         running = _running(node)
-        shared = [each for state in running for each in sharing_memory(graph, state)]
+        shared = [each for state in running for each in sharing_memory(state)]
         readers = {user for each in shared for user in each.users} - {node, *shared}
         is_given = any(each.op == "placeholder" for each in shared)
         if (

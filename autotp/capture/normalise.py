@@ -41,7 +41,7 @@ def normalise(graph: torch.fx.Graph, constants: Mapping[str, torch.Tensor]) -> N
         elif node.target in BAGS:
             bag_to_lookups(graph, node)
         elif node in unseen:
-            annotate(node, writes=_memory_written(graph, node))
+            annotate(node, writes=_memory_written(node))
         elif _writes(node):
             _functionalise(graph, node)
     graph.eliminate_dead_code()
@@ -73,9 +73,9 @@ def _writes(node: torch.fx.Node) -> bool:
     return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable and target.namespace == "aten"
 
 
-def _memory_written(graph: torch.fx.Graph, node: torch.fx.Node) -> tuple[torch.fx.Node, ...]:
+def _memory_written(node: torch.fx.Node) -> tuple[torch.fx.Node, ...]:
     """All nodes that may be in memory that a node writes into."""
-    return tuple(dict.fromkeys(each for own in written_by(node) for each in sharing_memory(graph, own)))
+    return tuple(dict.fromkeys(each for own in written_by(node) for each in sharing_memory(own)))
 
 
 def _unseen_writes(graph: torch.fx.Graph) -> set[torch.fx.Node]:
@@ -88,7 +88,7 @@ def _unseen_writes(graph: torch.fx.Graph) -> set[torch.fx.Node]:
         elif annotation(node).gradient:
             wanting.add(node)
         elif _writes(node):
-            sharing = _memory_written(graph, node)
+            sharing = _memory_written(node)
             if enabled and not wanting.isdisjoint(node.all_input_nodes):
                 wanting.update(sharing)
             elif not enabled and not wanting.isdisjoint(sharing):
@@ -145,7 +145,7 @@ def _functionalise(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     assert isinstance(target, torch._ops.OpOverload)
     written = node.args[0]
     if written_by(node) != [written]:
-        annotate(node, writes=_memory_written(graph, node))
+        annotate(node, writes=_memory_written(node))
         return
     assert isinstance(written, torch.fx.Node)
     if target is torch.ops.aten.detach_.default:
@@ -155,7 +155,7 @@ def _functionalise(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
         written = _write_to_scatter(graph, node, order)
         if written is None:
             return
-    sharing = sharing_memory(graph, written)
+    sharing = sharing_memory(written)
     later = _read_later(sharing, (written,), node, order)
     name = target._schema.name.split("::")[1]
     plain = getattr(getattr(torch.ops.aten, name.removesuffix("_"), None), target._overloadname, None)
@@ -201,7 +201,7 @@ def _write_to_scatter(
     assert isinstance(view, torch.fx.Node) and isinstance(source, torch.fx.Node)
     base = view.args[0]
     assert isinstance(base, torch.fx.Node)
-    sharing = sharing_memory(graph, base)
+    sharing = sharing_memory(base)
     seen = _read_later(sharing, (base, view), node, order)
     whole = tuple(source.meta["val"].shape) == tuple(view.meta["val"].shape)
     if seen or node.users or not whole or not all(map(_is_made_here, sharing)):
@@ -231,16 +231,17 @@ def _read_later(
     return [n for n in others if any(order[user] > order[write] for user in n.users)]
 
 
-def sharing_memory(graph: torch.fx.Graph, node: torch.fx.Node) -> list[torch.fx.Node]:
-    """All nodes that may be views of the memory a node is in, itself included."""
-    base = {n: _viewed(n) for n in graph.nodes}
-
-    def root(n: torch.fx.Node) -> torch.fx.Node:
-        while (viewed := base.get(n)) is not None:
-            n = viewed
-        return n
-
-    return [n for n in graph.nodes if n.op != "output" and root(n) is root(node)]
+def sharing_memory(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """All nodes that may be views of the memory a node is in, itself included, in their order."""
+    while (viewed := _viewed(node)) is not None:
+        node = viewed
+    found, waiting = {node}, [node]
+    while waiting:
+        views = [user for user in waiting[-1].users if user not in found and _viewed(user) is waiting[-1]]
+        waiting.pop()
+        found.update(views)
+        waiting.extend(views)
+    return sorted(found)
 
 
 def _viewed(node: torch.fx.Node) -> torch.fx.Node | None:

@@ -4,15 +4,16 @@ every one that leaves the unit."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
 
 from ..axes.annotation import annotation
 from ..axes.call import operator_name
-from ..axes.facts import Fact, Typing, parameter_of
+from ..axes.facts import Typing, parameter_of
 from ..axes.term import Axis, Pin, Sum, Term, axes_of, axes_of_dims, resolve
+from .places import Places
 from .rules import OUTPUT, ChainRule, ChainRules
 
 
@@ -63,7 +64,7 @@ def match_chains(graph: torch.fx.Graph, typing: Typing, rules: ChainRules) -> tu
     """All chains of a graph, proposed or explained."""
     proposals: list[Proposal] = []
     near: list[tuple[int, NearMiss]] = []
-    places = {node: _axes_at(fact) for node, fact in typing.facts.items()}
+    places = Places(typing)
     for candidate in _candidates(graph, typing):
         matches = [_Match(graph, typing, places, rules, rule, candidate).outcome() for rule in rules.rules]
         proposal = next((match for match in matches if isinstance(match, Proposal)), None)
@@ -174,7 +175,7 @@ class _Match:
         self,
         graph: torch.fx.Graph,
         typing: Typing,
-        places: Mapping[torch.fx.Node, set[Axis]],
+        places: Places,
         rules: ChainRules,
         rule: ChainRule,
         candidate: _Candidate,
@@ -184,9 +185,9 @@ class _Match:
         self.all_axes = set(candidate.axes)
         self.results = next(iter(reversed(graph.nodes))).all_input_nodes
         self.axes = tuple(free[: rule.axes])
-        axes = set(self.axes) or self.all_axes
-        self.nodes = [n for n, there in places.items() if n.op == "call_function" and axes & there]
-        self.weights = [n for n in graph.nodes if _is_weight(n) and axes & places[n]]
+        having = places.having(set(self.axes) or self.all_axes)
+        self.nodes = [n for n in having if n.op == "call_function"]
+        self.weights = [n for n in having if _is_weight(n)]
         self.own_weights = frozenset(self.weights)
 
     def outcome(self) -> Proposal | tuple[int, NearMiss] | None:
@@ -284,8 +285,3 @@ def _pin_of(axes: Iterable[Axis], typing: Typing) -> Pin:
     """Why axes stay whole: an operator without a rule if there is one, else the first that needs them so."""
     pins = [pin for axis in axes for pin in axis.pins]
     return next((pin for pin in pins if pin.node in typing.unruled), pins[0])
-
-
-def _axes_at(fact: Fact) -> set[Axis]:
-    """Every axis in a node's results and in what it sums over."""
-    return {axis for dims in (*fact.outputs, fact.contracts) for axis in axes_of_dims(dims)}
