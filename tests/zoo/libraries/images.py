@@ -137,6 +137,9 @@ SMALL: dict[str, dict[str, Any]] = {
     "coatnet_pico_rw_224": {"img_size": 64},
     "maxvit_pico_rw_256": {"img_size": 64},
     "nextvit_small": {"depths": (1, 1, 5, 1)},
+    "nasnetalarge": {"stem_size": 24, "num_features": 384},
+    "vgg11": {"mlp_ratio": 1 / 64},
+    "vgg11_bn": {"mlp_ratio": 1 / 64},
 }
 # As they are, at a small image: name -> the image's side.
 AS_THEY_ARE = {
@@ -168,7 +171,6 @@ AS_THEY_ARE = {
     "mobilenetv5_base": 64,
     "mobilevit_xxs": 64,
     "mobilevitv2_050": 64,
-    "nasnetalarge": 64,
     "pnasnet5large": 64,
     "nf_regnet_b0": 64,
     "eca_nfnet_l0": 64,
@@ -185,8 +187,6 @@ AS_THEY_ARE = {
     "legacy_seresnet18": 64,
     "skresnet18": 64,
     "tresnet_m": 64,
-    "vgg11": 32,
-    "vgg11_bn": 32,
     "ese_vovnet19b_slim_dw": 64,
     "legacy_xception": 64,
     "xception41": 64,

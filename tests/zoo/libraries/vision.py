@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 from torchvision import models
 from torchvision.models.maxvit import MaxVit
+from torchvision.models.resnet import Bottleneck
 from torchvision.models.swin_transformer import PatchMergingV2, SwinTransformer, SwinTransformerBlockV2
 from torchvision.models.video.mvit import MSBlockConfig, MViT
 from torchvision.models.video.swin_transformer import SwinTransformer3d
@@ -30,10 +31,8 @@ NETS = {
     "resnet18": 32,
     "resnet50": 32,
     "resnext50_32x4d": 32,
-    "wide_resnet50_2": 32,
     "shufflenet_v2_x0_5": 32,
     "squeezenet1_1": 32,
-    "vgg11_bn": 32,
 }
 AUXILIARY = {"googlenet": 64, "inception_v3": 80}  # with a second head, which is only called in training
 
@@ -67,6 +66,17 @@ def _mvit() -> nn.Module:
     )
 
 
+def _vgg() -> nn.Module:
+    """With a narrow classifier: that of the published one has 120 million parameters."""
+    net = models.vgg11_bn(num_classes=CLASSES)
+    net.classifier = nn.Sequential(nn.Linear(512 * 49, 64), nn.ReLU(), nn.Dropout(), nn.Linear(64, CLASSES))
+    return net
+
+
+def _wide_resnet() -> nn.Module:
+    return models.ResNet(Bottleneck, [1, 1, 1, 1], num_classes=CLASSES, width_per_group=128)
+
+
 CASES: dict[str, Callable[[], Made]] = {
     "vit": made(lambda: models.VisionTransformer(32, 8, 2, 4, 48, 96, num_classes=CLASSES), _images(32)),
     "swin": made(_swin, _images(32)),
@@ -83,6 +93,8 @@ CASES: dict[str, Callable[[], Made]] = {
         lambda numbers: numbers(numbers.batch, 3, 4, 32, 32),
     ),
     "mvit": made(_mvit, lambda numbers: numbers(numbers.batch, 3, 4, 32, 32)),
+    "vgg11_bn": made(_vgg, _images(32)),
+    "wide_resnet50_2": made(_wide_resnet, _images(32)),
     **{name: made(_net(name), _images(side)) for name, side in NETS.items()},
     **{name: made(_net(name, aux_logits=False, init_weights=False), _images(side)) for name, side in AUXILIARY.items()},
 }
