@@ -13,6 +13,9 @@ from torch.fx.experimental.proxy_tensor import (
     maybe_enable_thunkify,
     track_tensor,
 )
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+LONG = 500  # operators
 
 
 class TracedFakes(FakeTensorMode):
@@ -21,11 +24,20 @@ class TracedFakes(FakeTensorMode):
     torch's factory functions (`torch.arange`, `torch.full_like`) hand their result on as it is, or a copy of it if there is a
     second reference. There is one while a profiler, or a thread that reads stacks, holds the frames of the functions that
     made it. The copy is made below the trace, which then takes it for a constant.
+
+    torch remembers what each operator makes of which sizes. To remember takes as long as to find it out, and pays only where the
+    same operators come again and again: in a long trace.
     """
+
+    def __init__(self, shape_env: ShapeEnv) -> None:
+        super().__init__(shape_env=shape_env, allow_non_fake_inputs=True)
+        self.calls = 0
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        self.calls += 1
+        self.cache_enabled = self.calls > LONG
         if func is torch.ops.aten.detach.default and not args[0].requires_grad:
             return self._copied(func, types, args)
         return super().__torch_dispatch__(func, types, args, kwargs or {})

@@ -46,7 +46,7 @@ class Symbols:
         if guess is not None:
             self.env = _Guessing()
             self.env.answer = guess
-        self.mode = TracedFakes(shape_env=self.env, allow_non_fake_inputs=True)
+        self.mode = TracedFakes(self.env)
         self.reads = set[sympy.Symbol]()  # of numbers that a program reads while it runs
         self._names: dict[sympy.Symbol, Place] = {}
         self._constants: dict[Place, int] = {}
