@@ -154,7 +154,6 @@ class _Rest:
 
     def __init__(self, sizes: Sequence[_Sizes], options: Sequence[Sequence[Mapping[Axis, Cut]]]) -> None:
         places = range(len(options))
-        self.sizes = sizes
         self.ending = [[size for size in sizes if size.chains[-1] == place] for place in places]
         self.waiting = [[size for size in sizes if size.chains[-1] >= place] for place in (*places, len(options))]
         # For each place the chains before it that a parameter which is not decided has.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,10 @@ from torch.nn import functional
 
 import autotp
 from autotp.capture.composite import composites
+from autotp.dispatch.apply import apply_plan
+from autotp.runtime.groups.ranks import Ranks
+from autotp.runtime.groups.simulate import simulate
+from autotp.session.pipeline import Session
 from tests.axes.cases import Case, numbers, positive
 from tests.axes.prover import capture, prove
 from tests.axes.test_operator_rules import assert_cuttable
@@ -114,6 +119,38 @@ class Writing(Between):
 def test_what_is_written_through_one_is_written(what: str, tp: int) -> None:
     report = autotp.verify(Writing(WRITES[what]), tp=tp, example=(torch.randn(3, 8),))
     assert report.exact, str(report)
+
+
+LYING = {
+    "ravel": lambda x: x.ravel().view(x.shape),
+    "movedim": lambda x: x.movedim(2, 0).movedim(0, 2),
+    "tensordot": lambda x: torch.tensordot(x, torch.ones(8, 8).double(), 1),
+    "dsplit": lambda x: torch.cat(x.dsplit(2), 2),
+}
+
+
+@pytest.mark.parametrize("what", LYING)
+def test_an_input_may_lie_otherwise_than_in_the_trace(what: str) -> None:
+    class First(Between):
+        def forward(self, x: torch.Tensor) -> Any:
+            return super().forward(self.function(x))
+
+        def between(self, y: torch.Tensor) -> torch.Tensor:
+            return y.tanh()
+
+    model, x = First(LYING[what]), torch.randn(3, 5, 8).double()
+    session = Session(model, example=(x,))
+    plan = session.plan(2)
+    compilers = session.compilers(plan)
+    calls = [x, x.transpose(0, 1).contiguous().transpose(0, 1), x[:1].expand(3, 5, 8), x.repeat(1, 1, 2)[:, :, ::2]]
+
+    def run(ranks: Ranks) -> list[torch.Tensor]:
+        parallel = apply_plan(copy.deepcopy(model), plan, ranks, compilers)
+        return [parallel(call) for call in calls]
+
+    for results in simulate(2, run):
+        for result, call in zip(results, calls, strict=True):
+            torch.testing.assert_close(result, model(call), rtol=0, atol=1e-12)
 
 
 def test_under_autocast_what_it_computes_in_another_type_stays_one_operator() -> None:
