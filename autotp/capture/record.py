@@ -141,9 +141,10 @@ class _Recorder:
                 return None
             twin = bare(module)
             if unit.shape in first:
-                # What the outer Python finds inside (a device, a dtype) is what the first one has.
+                # What the outer Python finds inside (a device, a dtype) is what the first one has; modules it may count.
+                inner = clone(first[unit.shape])
                 for part in ("_parameters", "_buffers", "_modules"):
-                    twin.__dict__[part] = first[unit.shape].__dict__[part]
+                    twin.__dict__[part] = inner.__dict__[part]
             else:
                 twin = first[unit.shape] = clone(module, self._fake)
                 paths[unit.shape] = unit.path

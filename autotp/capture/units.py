@@ -101,7 +101,7 @@ def _sizes(module: nn.Module) -> tuple[Any, ...]:
 
 def _leaves(module: nn.Module, place: str) -> Iterator[tuple[str, nn.Module]]:
     """What lists within lists hold in the end, a module that is no list by itself."""
-    if not isinstance(module, nn.ModuleList):
+    if not _only_holds(module):
         yield place, module
         return
     for name, child in module.named_children():
@@ -109,7 +109,7 @@ def _leaves(module: nn.Module, place: str) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _is_block(module: nn.Module) -> bool:
-    return has_matrix(module) and any(True for _ in module.children()) and not isinstance(module, nn.ModuleList)
+    return has_matrix(module) and any(True for _ in module.children()) and not _only_holds(module)
 
 
 def _others(module: nn.Module, path: str, blocks: set[str], split: frozenset[str]) -> Iterator[str]:
@@ -118,15 +118,16 @@ def _others(module: nn.Module, path: str, blocks: set[str], split: frozenset[str
         return
     prefix = path + "." if path else ""
     holds = any(inner.startswith(prefix) for inner in (*blocks, *split) if inner != path)
-    if path not in split and not holds and not _is_container(module):
+    if path not in split and not holds and not _only_holds(module):
         yield path
         return
     for name, child in module.named_children():
         yield from _others(child, _join(path, name), blocks, split)
 
 
-def _is_container(module: nn.Module) -> bool:
-    return isinstance(module, (nn.ModuleList, nn.ModuleDict))
+def _only_holds(module: nn.Module) -> bool:
+    """Returns if a module holds others and cannot be called: a list of modules, a dict, a bare `nn.Module()`."""
+    return getattr(module.forward, "__func__", None) is nn.Module.forward
 
 
 def _join(path: str, name: str) -> str:

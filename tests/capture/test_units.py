@@ -12,7 +12,14 @@ from torch import nn
 from autotp.capture.units import Unit, find_units, has_matrix
 
 
-class Block(nn.Module):
+class Called(nn.Module):
+    """A module that can be called."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+class Block(Called):
     """A block with an index among its siblings, and a setting that is not one."""
 
     def __init__(self, index: int = 0, scale: float = 1.0, width: int = 24) -> None:
@@ -21,7 +28,7 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(16, width), nn.Linear(width, 16)
 
 
-class Model(nn.Module):
+class Model(Called):
     def __init__(self, blocks: nn.Module, **others: nn.Module) -> None:
         super().__init__()
         self.table = nn.Embedding(10, 16)
@@ -68,12 +75,29 @@ def test_a_sequential_of_one_is_a_module_like_any_other() -> None:
     assert paths(Model(nn.Sequential(Block()), stack=listed(Block()))) == ["table", "blocks", "head", "stack.0"]
 
 
+def held(**modules: nn.Module) -> nn.Module:
+    """A module that only holds others: it has no forward."""
+    module = nn.Module()
+    for name, part in modules.items():
+        setattr(module, name, part)
+    return module
+
+
+def test_what_only_holds_modules_is_never_a_unit() -> None:
+    """It is not called, whatever it is made of: a bare module, or a dict."""
+    stages = listed(held(block=listed(Block(0), Block(1)), down=nn.Linear(16, 16)), held(block=listed(Block(0))))
+    middle = held(first=Block(), second=Block(), named=nn.ModuleDict({"one": nn.Linear(16, 16)}))
+    found = paths(Model(stages, middle=middle))
+    assert found[:4] == ["table", "blocks.0.block.0", "blocks.0.block.1", "blocks.0.down"]
+    assert found[4:] == ["blocks.1.block.0", "head", "middle.first", "middle.second", "middle.named.one"]
+
+
 def test_nested_lists_are_searched_to_the_outermost_blocks() -> None:
     stages = listed(listed(Block(0), Block(1)), listed(Block(0)))
     assert paths(Model(stages)) == ["table", "blocks.0.0", "blocks.0.1", "blocks.1.0", "head"]
 
 
-class Stage(nn.Module):
+class Stage(Called):
     """A block that has blocks of its own."""
 
     def __init__(self) -> None:
@@ -87,12 +111,12 @@ def test_blocks_inside_of_blocks_belong_to_the_outer_ones() -> None:
 
 
 def test_a_list_of_layers_without_children_is_no_list_of_blocks() -> None:
-    model = nn.Module()
+    model = Called()
     model.experts = listed(nn.Linear(16, 16), nn.Linear(16, 16))
     assert paths(Model(listed(Block()), experts=model)) == ["table", "blocks.0", "head", "experts"]
 
 
-class One(nn.Module):
+class One(Called):
     """A matrix with a norm behind it."""
 
     def __init__(self, width: int, wide: int) -> None:
@@ -172,7 +196,7 @@ def test_a_number_that_is_no_place_is_part_of_the_shape() -> None:
 
 
 def test_an_index_inside_of_the_block_is_a_place_too() -> None:
-    class Outer(nn.Module):
+    class Outer(Called):
         def __init__(self, index: int) -> None:
             super().__init__()
             self.inner = Block(index)
