@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -152,10 +152,11 @@ class Call:
 
     def reshape(self, before: Dims, after: Dims) -> None:
         """State that two shapes hold the same elements in the same order."""
-        if math.prod(t.size for t in before) != math.prod(t.size for t in after):
+        if _size(before) != _size(after):
             self.pin([*before, *after], "the number of elements before and after differs")
-        else:
-            self.equal(Product(before), Product(after))
+            return
+        for some, others in _aligned(before, after):
+            self.equal(Product(some), Product(others))
 
     def pick(self, rows: Term, dim: int, choice: Term, by: torch.fx.Node, *, ends: bool) -> Pick:
         """State that rows pick parts (see `Pick`); what is picked by the same value is picked alike."""
@@ -197,3 +198,24 @@ class Call:
         """The record of an operator that only moves elements of its operands: linear in all of them jointly."""
         everything = [range(len(self.operands))]
         return self.fact(*outputs, linear=everything, zeros=everything, creates=creates)
+
+
+def _aligned(before: Dims, after: Dims) -> Iterator[tuple[Dims, Dims]]:
+    """The dims of two shapes of the same number of elements in the least groups that hold the same elements, from the last on."""
+    if not _size(before):
+        yield before, after
+        return
+    end, last = len(before), len(after)
+    while end or last:
+        start, first = end, last
+        while (start, first) == (end, last) or _size(before[start:end]) != _size(after[first:last]):
+            if not first or (start and _size(before[start:end]) <= _size(after[first:last])):
+                start -= 1
+            else:
+                first -= 1
+        yield before[start:end], after[first:last]
+        end, last = start, first
+
+
+def _size(dims: Dims) -> int:
+    return math.prod(dim.size for dim in dims)
