@@ -50,6 +50,7 @@ class Fact:
             of a logarithm), so that their padding cannot stay zero.
         creates: terms that come into being here, from values equal along them (`expand`, `zeros`).
         attends: whether this is an attention core. looks_up: whether it looks rows up in a table.
+        brought: the dim that a weight brings in, counted from the last as -1, where the operator has one.
         collects: whether it is the marker of a value that is gathered where it is made.
         pick: how the rows of the result pick the parts of a table.
         counts: the term of which an argument says how many there are (groups of channels).
@@ -66,6 +67,7 @@ class Fact:
     creates: tuple[Term, ...] = ()
     attends: bool = False
     looks_up: bool = False
+    brought: int = -1
     collects: bool = False
     pick: Pick | None = None
     counts: Term | None = None

@@ -13,11 +13,12 @@ from torch._prims_common import get_computation_dtype
 
 from ..axes.annotation import annotate, annotation
 from ..axes.call import Call, is_tensor, named_arguments
-from ..axes.facts import Fact
+from ..axes.facts import Fact, Local
 from ..axes.layout import Cuts
 from ..axes.operators.collect import collect
 from ..axes.rules import operator_rules, rule_for
 from ..axes.sizes import Sizes
+from ..axes.term import ONE, Dims, axes_of
 from .placed import say
 from .typed import TypedGraph, cut_in
 
@@ -29,13 +30,15 @@ _WHY_RUNNING = "each rank has the statistics of its own channels: they are gathe
 
 
 def write_out_norms(typed: TypedGraph, cuts: Cuts) -> None:
-    """`rms_norm` and `layer_norm` that are cut along what they normalise become operators that sum, and others that do not."""
+    """Norms that are cut along what they normalise become operators that sum, and others that do not."""
     for node in [node for node in typed.graph.nodes if node.target in _WRITTEN]:
         if not cut_in(typed.contracted(node), cuts):
             continue
         with typed.graph.inserting_before(node):
             writer = _Writer(typed, cuts)
-            result = writer.converted(_WRITTEN[node.target](writer, named_arguments(node)), node.meta["val"].dtype)
+            result = writer.converted(
+                _WRITTEN[node.target](writer, named_arguments(node), typed.facts[node]), node.meta["val"].dtype
+            )
         result.meta = {**node.meta, **result.meta}
         typed.replace_uses(node, result)
         del typed.facts[node]
@@ -55,7 +58,7 @@ def write_out_running_statistics(typed: TypedGraph, cuts: Cuts) -> None:
         with typed.graph.inserting_before(node):
             write, momentum = _Writer(typed, cuts, _WHY_RUNNING), named["momentum"]
             value = write(aten.detach.default, named["input"])
-            wide = write.converted(value, get_computation_dtype(value.meta["val"].dtype))
+            wide = write.wide(value)
             over = [0, *range(2, wide.meta["val"].dim())]
             own = [write(aten.mean.dim, wide, over), write(aten.var.dim, wide, over)]
             every = [write(collect, statistic) for statistic in own]  # before anything is written, so in one call
@@ -99,54 +102,93 @@ class _Writer:
         written = self(aten.copy_.default, state, value)
         annotate(written, writes=shared)
 
+    def moved(self, target: Any, value: Node, args: tuple[Any, ...], dims: Dims, local: Local = "") -> Node:
+        """A view of a value, whose dims are known: a rule would have names of its own for them."""
+        linear = (frozenset([0]),)
+        return self._put(target, (value, *args), Fact((dims,), (value,), linear=linear, zeros=linear, local=local))
+
     def converted(self, value: Node, dtype: torch.dtype) -> Node:
         return value if value.meta["val"].dtype == dtype else self(aten.to.dtype, value, dtype)
 
-    def read(self, named: dict[str, Any]) -> tuple[Node, list[int]]:
-        """What is normalised, in the type that it is computed in (halves as floats), and along which dims."""
-        value = named["input"]
-        wide = self.converted(value, get_computation_dtype(value.meta["val"].dtype))
-        return wide, list(range(-len(named["normalized_shape"]), 0))
+    def wide(self, value: Node) -> Node:
+        """What is normalised, in the type that it is computed in (halves as floats)."""
+        return self.converted(value, get_computation_dtype(value.meta["val"].dtype))
 
-    def scaled(self, value: Node, by: Node, named: dict[str, Any]) -> Node:
-        """A value times the reciprocal of its size, then the norm's own scale and shift."""
-        result = self(aten.mul.Tensor, value, by)
-        if is_tensor(named["weight"]):
-            result = self(aten.mul.Tensor, result, named["weight"])
-        if is_tensor(named.get("bias")):
-            result = self(aten.add.Tensor, result, named["bias"])
-        return result
+    def beside_places(self, value: Any, places: int) -> Any:
+        """One number for each channel, if there are any, with so many dims behind."""
+        for _ in range(places if is_tensor(value) else 0):
+            value = self(aten.unsqueeze.default, value, -1)
+        return value
 
-    def reciprocal(self, value: Node, over: list[int], eps: float) -> Node:
-        """One by the root of the mean square."""
+    def normalised(self, value: Node, over: list[int], eps: float) -> Node:
+        """A value by the root of its mean square."""
         mean = self(aten.mean.dim, self(aten.mul.Tensor, value, value), over, True)
-        return self(aten.rsqrt.default, self(aten.add.Scalar, mean, eps))
+        return self(aten.mul.Tensor, value, self(aten.rsqrt.default, self(aten.add.Scalar, mean, eps)))
 
-    def is_padded(self, value: Node) -> bool:
-        return any(self.cuts[axis].padded != axis.size for axis in cut_in(self.typed.axes(value), self.cuts))
+    def centred(self, value: Node, over: list[int]) -> Node:
+        """A value less its mean. Where a slice is padded, its padding is no longer zero by that: it is made so again."""
+        less = self(aten.sub.Tensor, value, self(aten.mean.dim, value, over, True))
+        dims = self.typed.facts[value].dims[over[0] :]
+        padded = [any(self.cuts[axis].padded != axis.size for axis in cut_in(set(axes_of(d)), self.cuts)) for d in dims]
+        if not any(padded):
+            return less
+        # Ones that every rank makes whole, so that its slice of them has zeros for padding.
+        shape = [dim.size if is_padded else 1 for dim, is_padded in zip(dims, padded, strict=True)]
+        kept = tuple(dim if is_padded else ONE for dim, is_padded in zip(dims, padded, strict=True))
+        ones = self._put(aten.new_ones.default, (value, shape), Fact((kept,)))
+        return self(aten.mul.Tensor, less, ones)
 
-    def whole_ones(self, like: Node, shape: list[int]) -> Node:
-        """Ones for the normalised dims that every rank makes whole, so that its slice of them has zeros for padding."""
-        return self._put(aten.new_ones.default, (like, shape), Fact((self.typed.facts[like].dims[-len(shape) :],)))
+    def scaled(self, value: Node, scale: Any, shift: Any) -> Node:
+        """A value times the norm's own scale, plus its shift, where it has them."""
+        value = self(aten.mul.Tensor, value, scale) if is_tensor(scale) else value
+        return self(aten.add.Tensor, value, shift) if is_tensor(shift) else value
 
 
-def _rms_norm(write: _Writer, named: dict[str, Any]) -> Node:
+def _rms_norm(write: _Writer, named: dict[str, Any], _: Fact) -> Node:
     """x / sqrt(mean(x²) + eps) · weight, as `torch.nn.functional.rms_norm` computes it."""
-    wide, over = write.read(named)
+    wide, over = write.wide(named["input"]), _last(named)
     eps = torch.finfo(wide.meta["val"].dtype).eps if named["eps"] is None else named["eps"]
-    return write.scaled(wide, write.reciprocal(wide, over, eps), named)
+    return write.scaled(write.normalised(wide, over, eps), named["weight"], None)
 
 
-def _layer_norm(write: _Writer, named: dict[str, Any]) -> Node:
-    """(x - mean(x)) / sqrt(mean((x - mean(x))²) + eps) · weight + bias, as `torch.nn.functional.layer_norm` computes it.
-
-    Where a slice is padded, less the mean its padding is no longer zero: it is made so again.
-    """
-    wide, over = write.read(named)
-    centred = write(aten.sub.Tensor, wide, write(aten.mean.dim, wide, over, True))
-    if write.is_padded(centred):
-        centred = write(aten.mul.Tensor, centred, write.whole_ones(wide, named["normalized_shape"]))
-    return write.scaled(centred, write.reciprocal(centred, over, named["eps"]), named)
+def _layer_norm(write: _Writer, named: dict[str, Any], _: Fact) -> Node:
+    """(x - mean(x)) / sqrt(mean((x - mean(x))²) + eps) · weight + bias, as `torch.nn.functional.layer_norm` computes it."""
+    over = _last(named)
+    centred = write.centred(write.wide(named["input"]), over)
+    return write.scaled(write.normalised(centred, over, named["eps"]), named["weight"], named["bias"])
 
 
-_WRITTEN = {aten.rms_norm.default: _rms_norm, aten.layer_norm.default: _layer_norm}
+def _last(named: dict[str, Any]) -> list[int]:
+    rank, count = named["input"].meta["val"].dim(), len(named["normalized_shape"])
+    return list(range(rank - count, rank))
+
+
+def _group_norm(write: _Writer, named: dict[str, Any], fact: Fact) -> Node:
+    """The same over the channels of each group and all places, as `torch.nn.functional.group_norm` computes it."""
+    wide, count, (inner,) = write.wide(named["input"]), named["num_groups"], fact.contracts
+    assert fact.counts is not None
+    batch, channels, *places = fact.dims
+    grouped = (batch, fact.counts, inner, *places)
+    apart = write.moved(aten.unflatten.int, wide, (1, [count, inner.size]), grouped, "unflatten")
+    over = list(range(2, len(fact.dims) + 1))
+    normal = write.normalised(write.centred(apart, over), over, named["eps"])
+    joined = write.moved(aten.flatten.using_ints, normal, (1, 2), (batch, channels, *places))
+    return write.scaled(joined, *(write.beside_places(named[name], len(places)) for name in ("weight", "bias")))
+
+
+def _length(write: _Writer, named: dict[str, Any], _: Fact) -> Node:
+    """The root of the sum of squares, as `torch.linalg.vector_norm` computes it: the gradient is zero where all are."""
+    wide, rank = write.wide(named["self"]), named["self"].meta["val"].dim()
+    over = list(range(rank)) if named["dim"] is None else named["dim"]
+    total = write(aten.sum.dim_IntList, write(aten.mul.Tensor, wide, wide), over, named["keepdim"])
+    nothing = write(aten.eq.Scalar, total, 0)
+    root = write(aten.sqrt.default, write(aten.masked_fill.Scalar, total, nothing, 1))
+    return write(aten.masked_fill.Scalar, root, nothing, 0)
+
+
+_WRITTEN = {
+    aten.linalg_vector_norm.default: _length,
+    aten.rms_norm.default: _rms_norm,
+    aten.layer_norm.default: _layer_norm,
+    aten.group_norm.default: _group_norm,
+}

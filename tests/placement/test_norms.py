@@ -29,6 +29,14 @@ def by_both(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return functional.layer_norm(x, weight.shape, weight, weight)
 
 
+def by_group(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return functional.group_norm(x, 1, weight, weight)
+
+
+def by_length(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True) * weight
+
+
 def cut_in(captured: Captured, dim: int, ranks: int) -> Placement:
     (axis,) = captured.terms(0)[dim]
     cuts: dict[Axis, Cut] = {axis: Cut((Factor(ranks, 1),), -(-axis.size // ranks) * ranks)}
@@ -53,7 +61,7 @@ def on_ranks(norm: Callable[..., torch.Tensor], operands: list[torch.Tensor], ra
     return first
 
 
-@pytest.mark.parametrize(("norm", "sums"), [(by_size, 1), (by_both, 2)])
+@pytest.mark.parametrize(("norm", "sums"), [(by_size, 1), (by_both, 2), (by_group, 2), (by_length, 1)])
 def test_only_what_is_cut_is_written_out(norm: Callable[..., torch.Tensor], sums: int) -> None:
     captured = capture(norm, rows(torch.randn(4, WIDTH), torch.float64))
     names = [str(node.target) for node in captured.traced.graph.nodes]
@@ -67,7 +75,7 @@ def test_only_what_is_cut_is_written_out(norm: Callable[..., torch.Tensor], sums
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("norm", [by_size, by_both])
+@pytest.mark.parametrize("norm", [by_size, by_both, by_group, by_length])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_a_type_keeps_its_precision(dtype: torch.dtype, norm: Callable[..., torch.Tensor], ranks: int) -> None:
     """Small numbers too, for which the default of eps counts."""
@@ -84,3 +92,21 @@ def test_equal_numbers_have_no_negative_variance(ranks: int) -> None:
     found, true = on_ranks(by_both, operands, ranks), by_both(*operands)
     assert found.isfinite().all()
     torch.testing.assert_close(found[-1], true[-1])
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_nothing_but_zeros_has_the_length_zero_and_no_gradient(ranks: int) -> None:
+    operand = torch.randn(3, WIDTH, dtype=torch.float64).index_fill_(0, torch.tensor([1]), 0).requires_grad_()
+    captured = capture(lambda x: torch.linalg.vector_norm(x, dim=-1), [operand])
+    program = build(cut_in(captured, 1, ranks), captured.traced.constants, "operator")
+    layout = program.layouts["operand_0"]
+    true = torch.linalg.vector_norm(operand, dim=-1)
+    (gradient,) = torch.autograd.grad(true.sum(), operand)
+
+    def run(own: Ranks) -> None:
+        local = take(operand.detach(), layout, own.rank).requires_grad_()
+        found = on_rank(program, own, captured)(local)[0]
+        torch.testing.assert_close(found, true)
+        torch.testing.assert_close(*torch.autograd.grad(found.sum(), local), take(gradient, layout, own.rank))
+
+    simulate(ranks, run)

@@ -38,13 +38,14 @@ def _of_groups(call: Call, *, transposed: bool) -> Fact:
     places = call.fresh(call.shape()[channel + 1 :])
     call.pin([*source[channel + 1 :], *kernel[2:], *places], _WINDOW)
     added = [] if bias is None else [2]
-    return call.fact(
+    fact = call.fact(
         (*source[:channel], made, *places),
         contracts=[inner] if inner.size > 1 else [],
         linear=[] if added else [[0], [1]],
         zeros=[[0, *added], [1, *added]],
         counts=groups,
     )
+    return replace(fact, brought=channel - len(source))
 
 
 def over_places(dims: int, *, linear: bool) -> Callable[[Call], Fact]:
@@ -91,7 +92,7 @@ def unshuffled(call: Call) -> Fact:
 
 
 def group_normalised(call: Call) -> Fact:
-    """group_norm: the statistics of each group of channels need all of the group; the groups are free."""
+    """group_norm: the groups are free, the statistics are sums over the channels of each (see `placement/norms.py`)."""
     source, count = call.dims(call.get("input")), call.get("num_groups")
     return _normalised(call, source, count)
 
@@ -107,7 +108,7 @@ def instance_normalised(call: Call) -> Fact:
 def _normalised(call: Call, source: Dims, count: int) -> Fact:
     groups, inner = call.fresh([count, source[1].size // count])
     call.equal(source[1], Product((groups, inner)))
-    call.pin([inner, *source[2:]], "its statistics need it whole")
+    call.pin(source[2:], "its statistics need it whole")
     parameters = [call.dims(call.get(name)) for name in ("weight", "bias") if call.get(name) is not None]
     for (dim,) in parameters:
         call.equal(dim, source[1])
@@ -115,7 +116,7 @@ def _normalised(call: Call, source: Dims, count: int) -> Fact:
     shift = [call.operands.index(call.get("bias"))] if call.get("bias") is not None else []
     if not call.get("eps"):
         call.pin([groups], "zeros have no finite norm without an eps")
-    return call.fact(source, zeros=[[0, *shift], [scale, *shift]], counts=groups)
+    return call.fact(source, contracts=[inner], zeros=[[0, *shift], [scale, *shift]], counts=groups)
 
 
 def batch_normalised(call: Call) -> Fact:

@@ -40,6 +40,16 @@ def extreme(call: Call) -> Fact:
     return call.fact(*([result] * count))
 
 
+def length(call: Call) -> Fact:
+    """linalg_vector_norm: as `extreme`, but the Euclidean one is the root of a sum (see `placement/norms.py`)."""
+    if call.get("ord", 2) != 2 or call.get("dtype") is not None:
+        return extreme(call)
+    dims = call.dims(call.get("self"))
+    over = call.dim_list(call.get("dim"), len(dims))
+    result = _reduced(dims, over, bool(call.get("keepdim", False)))
+    return call.fact(result, contracts=[dims[i] for i in over], zeros=[[0]])
+
+
 def running_sum(call: Call) -> Fact:
     """cumsum: as `along`, and linear."""
     return replace(_RUNNING(call), linear=(frozenset([0]),), zeros=(frozenset([0]),))
@@ -119,7 +129,6 @@ RULES: dict[str, Rule] = {
             "aten.all",
             "aten.logsumexp",
             "aten.norm",
-            "aten.linalg_vector_norm",
             "aten.median",
             "aten.var_mean",
             "aten.std_mean",
@@ -146,6 +155,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys((f"aten.fft_{inverse}fft{n}" for n in ("2", "n") for inverse in ("", "i", "r", "ir")), fourier),
     "aten.topk": top,
     "aten.histc": counted,
+    "aten.linalg_vector_norm": length,
     "aten.layer_norm": normalised,
     "aten.rms_norm": normalised,
 }
