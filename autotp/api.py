@@ -48,8 +48,9 @@ def plan(
 
             - `hardware` (str): a node from `rules/hardware`. Its rates decide which collectives are cheaper.
             - `tokens` (int): the number of tokens in one step, for which collectives are compared.
-            - `objective` (str): `"memory"`, the least memory of a rank and among equals the least time, or `"time"`, the least
-              time of the `workload` in at most `memory_gib`.
+            - `objective` (str): `"balanced"`, the least memory of a rank without matrices that are gathered right where they are
+              used, and among equals the least time; `"memory"`, the least memory, such matrices' results being gathered too; or
+              `"time"`, the least time of the `workload` in at most `memory_gib`.
             - `workload` (str): with `objective="time"`, what is to be fast: `"training"` (a step), `"prefill"`, `"decode"` (one
               token of 8 sequences), or `"mix"`: a step, a prefill and 128 such tokens.
             - `memory_gib` (float): with `objective="time"`, the most that a rank may hold, in GiB, of weights, and in training of

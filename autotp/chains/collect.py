@@ -35,18 +35,21 @@ def mark_collected(graph: torch.fx.Graph, names: Collection[str]) -> None:
 _FEW = 8
 
 
-def few_rows(graph: torch.fx.Graph, typing: Typing, rules: ChainRules, known: Sequence[Proposal]) -> Iterator[Proposal]:
-    """A proposal for every product of few rows that no known one covers, whatever reads what it makes."""
+def alone(
+    graph: torch.fx.Graph, typing: Typing, rules: ChainRules, known: Sequence[Proposal], *, few: bool
+) -> Iterator[Proposal]:
+    """A proposal for every product that no known one covers, whatever reads what it makes; with `few` for those of few rows."""
     covered = {name for proposal in known for name in proposal.parameters}
     results = [node for node in next(iter(reversed(graph.nodes))).all_input_nodes if node in typing.facts]
     most = max((_rows(typing.facts[node]) for node in results), default=0)
-    for rule in [rule for rule in rules.rules if rule.few]:
+    for rule in [rule for rule in rules.rules if rule.alone and rule.few == few]:
         for node, fact in typing.facts.items():
             # Read as they are: behind a view of a weight the marker would stand for the view.
             weights = {str(weight.target) for weight in weights_of(node, typing) if weight in fact.operands}
             if operator_name(node.target) not in rules.classes[rule.start] or not weights or weights & covered:
                 continue
-            if len(fact.contracts) == 1 and _FEW * _rows(fact) <= most and _brings_last(node, fact, typing):
+            is_few = len(fact.contracts) == 1 and _FEW * _rows(fact) <= most
+            if (is_few or not few) and _brings(node, fact, typing, only=few):
                 yield Proposal(rule, node.name, (), tuple(sorted(weights)))
 
 
@@ -54,25 +57,22 @@ def _rows(fact: Fact) -> int:
     return max((math.prod(term.size for term in dims[:-1]) for dims in fact.outputs), default=0)
 
 
-def _brings_last(node: torch.fx.Node, fact: Fact, typing: Typing) -> bool:
-    """Returns if the last dim of a product is one of its only weight's, and of nothing else that it reads."""
-    made = axes_of_dims(fact.dims[-1:])
-    own = [
-        made <= axes_of_dims(dims)
-        for operand in fact.operands
-        for dims in typing.facts[operand].outputs
-        if len(dims) > 1
-    ]
-    return bool(made) and own.count(True) == 1
+def _brings(node: torch.fx.Node, fact: Fact, typing: Typing, *, only: bool) -> bool:
+    """Returns if the last dim of a product (the channels, in a convolution) is one of its only weight's; with `only` that of
+    nothing else that it reads."""
+    made, weights = axes_of_dims([fact.dims[fact.brought]]), weights_of(node, typing)
+    others = [operand for operand in fact.operands if not annotation(operand).parameter]
+    dims = [dims for operand in others for dims in typing.facts[operand].outputs if len(dims) > 1]
+    is_own = len(weights) == 1 and bool(made) and made <= axes_of_dims(typing.dims(weights[0]))
+    return is_own and not (only and any(made <= axes_of_dims(each) for each in dims))
 
 
 def marked_proposals(graph: torch.fx.Graph, typing: Typing, rules: Mapping[str, ChainRule]) -> list[Proposal]:
-    """One proposal for every marker, by the rule of its parameters: the whole last dim before it as one axis."""
+    """One proposal for every marker, by the rule of its parameters: the whole dim that is another behind it, as one axis."""
     proposals = []
     for marker in [node for node in graph.nodes if node.target is collect]:
         source = typing.facts[marker].operands[0]
-        term = resolve(typing.dims(source)[-1])
-        axes = tuple(axes_of(term))
+        axes = tuple(axes_of(resolve(typing.dims(source)[typing.facts[source].brought])))
         parameters = tuple(
             str(operand.target) for operand in typing.facts[source].operands if annotation(operand).parameter
         )

@@ -193,7 +193,7 @@ class _Match:
     def outcome(self) -> Proposal | tuple[int, NearMiss] | None:
         """A proposal, a near miss with the number of steps that did match, or None if the rule is about something else."""
         rule, site = self.rule, self.candidate.site
-        if (rule.end == OUTPUT) != (site.op == "output") or rule.picked != self.candidate.picked or rule.few:
+        if (rule.end == OUTPUT) != (site.op == "output") or rule.picked != self.candidate.picked or rule.alone:
             return None
         if rule.end != OUTPUT and operator_name(site.target) not in self.rules.classes[rule.end]:
             return None
@@ -237,6 +237,8 @@ class _Match:
             return self._miss(depth, rule.end, "", pinned=True)
         if not self.weights:
             return depth, NearMiss(rule.name, rule.end, self.candidate.site.name, (), "no parameter has this dimension")
+        if any(sum(not set(self.axes).isdisjoint(axes_of(t)) for t in self.typing.dims(w)) > 1 for w in self.weights):
+            return self._miss(depth, rule.end, "both dimensions of a matrix are this one")
         if rule.inside and set(self.axes) & self._leaving():
             return self._miss(depth, rule.end, "a result of the unit has it")
         statistics = [n for n in self.nodes if n is not self.candidate.site and self._sums(n)]
@@ -244,8 +246,11 @@ class _Match:
             return self._miss(
                 depth + 1, "through", f"{statistics[0].name} ({operator_name(statistics[0].target)}) sums over it"
             )
-        wrong = (rule.wider and not all(map(self._widens, starts))) or (
-            rule.narrower and any(map(self._widens, starts))
+        growths = [self._growth(start) for start in starts]
+        wrong = (
+            (rule.wider and any(growth <= 0 for growth in growths))
+            or (rule.narrower and any(growth > 0 for growth in growths))
+            or (rule.widest and (any(growth < 0 for growth in growths) or self._growth(self.candidate.site) > 0))
         )
         if wrong:
             return self._miss(depth + 1, rule.end, "collecting it would cost more than computing it everywhere")
@@ -262,17 +267,17 @@ class _Match:
         contracted = {axis for term in fact.contracts for axis in axes_of(term)}
         return bool(contracted & set(self.axes)) and not weights_of(node, self.typing)
 
-    def _widens(self, start: torch.fx.Node) -> bool:
-        """Returns if what the weights make is larger than what they sum over."""
-        fact = self.typing.facts[start]
+    def _growth(self, node: torch.fx.Node) -> int:
+        """By how much what an operator's weights make is larger than what they sum over."""
+        fact = self.typing.facts[node]
         read, made = axes_of_dims(fact.contracts), axes_of_dims(fact.dims)
         brought = [
             term.size
-            for weight in weights_of(start, self.typing)
+            for weight in weights_of(node, self.typing)
             for term in self.typing.dims(weight)
             if not read & set(axes_of(term)) and made & set(axes_of(term))
         ]
-        return max(brought, default=0) > sum(term.size for term in fact.contracts)
+        return max(brought, default=0) - sum(term.size for term in fact.contracts)
 
     def _miss(self, depth: int, step: str, reason: str, *, pinned: bool = False) -> tuple[int, NearMiss]:
         if pinned and self.all_axes and not self.axes:

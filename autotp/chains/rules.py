@@ -28,11 +28,13 @@ class ChainRule:
     reduces: bool = False
     wider: bool = False
     narrower: bool = False
+    widest: bool = False
     inside: bool = False
     share: float = 0.0
     collect: str = ""
     picked: bool = False
     few: bool = False
+    alone: bool = False
 
 
 _CLASS = {"type": "string", "description": "the name of an operator class"}
@@ -46,7 +48,7 @@ _CHAIN = {
         "through": {"type": "array", "items": _CLASS, "description": "a list of operator classes"},
         "end": {"type": "string", "description": "an operator class, or 'output'"},
         "axes": _COUNT,
-        **dict.fromkeys(("reduces", "wider", "narrower", "inside", "picked", "few"), _FLAG),
+        **dict.fromkeys(("reduces", "wider", "narrower", "widest", "inside", "picked", "few", "alone"), _FLAG),
         "share": {"type": "number", "minimum": 0, "maximum": 1, "description": "a number from 0 to 1"},
         "collect": {"enum": ["gather"], "description": "'gather'"},
     },

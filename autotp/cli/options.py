@@ -63,10 +63,10 @@ tokens_option = click.option(
 )
 objective_option = click.option(
     "--objective",
-    type=click.Choice(["memory", "time"]),
-    default="memory",
+    type=click.Choice(["balanced", "memory", "time"]),
+    default="balanced",
     show_default=True,
-    help="Cut for the least memory of a rank, or for the least time of --workload in at most --memory-gib.",
+    help="Cut all that is worth a collective, all that can be cut, or for the least time of --workload in --memory-gib.",
 )
 workload_option = click.option(
     "--workload",

@@ -13,7 +13,7 @@ from ..errors import UsageError
 from .assemble import unit_plan
 from .choose import Choice, UnitProblem
 from .cost import DEFAULT_HARDWARE, Hardware, Workload, hardware
-from .objective import Objective
+from .objective import LEAST_MEMORY, Objective
 from .plan import VERSION, OutsidePlan, Plan, UnitPlan
 from .select import LeastMemory, LeastTime, Select
 from .survey import Survey, fingerprint_of, parameter_owners
@@ -31,8 +31,8 @@ def make_plan(
     gather_logits: bool = True,
     sequence_parallel: bool = False,
 ) -> Plan:
-    """The best plan of a surveyed model, for the least memory without an objective; without `gather_logits` a head's results
-    stay cut. With `sequence_parallel` units hand on what is cut over positions, where they can.
+    """The best plan of a surveyed model, without an objective for the least memory that its proposals give; without
+    `gather_logits` a head's results stay cut. With `sequence_parallel` units hand on what is cut over positions, where they can.
 
     Raises UsageError for a size below one.
     """
@@ -63,7 +63,7 @@ def make_plan(
         outside=tuple(outside(model, found, units)),
         tied=tuple(map(tuple, tied)),
         sizes=found.sizes,
-        objective="" if objective is None else str(objective),
+        objective=str(objective or (LEAST_MEMORY if found.least_memory else "")),
     )
 
 

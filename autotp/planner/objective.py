@@ -22,7 +22,8 @@ from .estimate import GIB, OPTIMIZER_BYTES
 from .weigh import Weigher
 from .work import Counter
 
-OBJECTIVES = ("memory", "time")
+OBJECTIVES = ("balanced", "memory", "time")
+LEAST_MEMORY = "least memory: what no chain cuts is cut alone, and gathered where it is made"
 SEQUENCES = 8  # that are written at once
 _SHARE = 0.5  # of a rank's memory, for weights and what training keeps of each
 
@@ -74,13 +75,13 @@ class Objective:
 def objective_of(
     name: str, work: str, memory_gib: float | None, machine: Hardware, workload: Workload
 ) -> Objective | None:
-    """What is asked for; None for the least memory. Raises UsageError for a word or a number that is none."""
+    """The least time, if that is asked for, else None. Raises UsageError for a word or a number that is none."""
     for given, known, what in ((name, OBJECTIVES, "objective"), (work, WORKLOADS, "workload")):
         if given not in known:
             raise UsageError(f"there is no {what} {given!r}{nearest(given, known)}; known: {', '.join(known)}")
     if memory_gib is not None and not (name == "time" and 0 < memory_gib < math.inf):
         raise UsageError("memory_gib bounds the memory of a rank with objective='time'; give a number of GiB above 0")
-    if name == "memory":
+    if name != "time":
         return None
     most = (_SHARE * machine.memory_gib if memory_gib is None else memory_gib) * GIB
     return Objective(_phases(workload.tokens)[work], most, workload.element_bytes)

@@ -27,7 +27,7 @@ from ..capture.trace import trace
 from ..capture.traced import CaptureError, Traced
 from ..capture.units import Unit, find_units
 from ..capture.varying import VaryingDims
-from ..chains.collect import few_rows, mark_collected, marked_proposals
+from ..chains.collect import alone, mark_collected, marked_proposals
 from ..chains.match import NearMiss, Proposal, match_chains, open_misses
 from ..chains.rules import chain_rules
 from ..errors import TraceError
@@ -51,15 +51,19 @@ class Survey:
     problems: dict[int, UnitProblem] = field(default_factory=dict)
     varying: dict[int, VaryingDims] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
+    least_memory: bool = False
     sizes: str = ""
     seconds: dict[str, float] = field(default_factory=lambda: {"capture": 0.0, "inference": 0.0})
 
 
 @capturing()
 @left_alone()
-def survey(model: nn.Module, examples: Sequence[Example], rules: tuple[Path, ...] = ()) -> Survey:
+def survey(
+    model: nn.Module, examples: Sequence[Example], rules: tuple[Path, ...] = (), *, least_memory: bool = False
+) -> Survey:
     """Trace every unit structure of a model as the examples (two calls of different sizes) call it.
 
+    With `least_memory` a matrix that no chain cuts is cut alone, and what it makes is gathered at once.
     A unit that cannot be traced is tried by its children, unless the Python around those cannot run without it; what cannot
     be traced at all gets a reason, never an error.
     """
@@ -68,7 +72,7 @@ def survey(model: nn.Module, examples: Sequence[Example], rules: tuple[Path, ...
     last: frozenset[str] = frozenset()
     closed: frozenset[str] = frozenset()
     while True:
-        found = _Surveyor(model, find_units(model, split), examples, rules)
+        found = _Surveyor(model, find_units(model, split), examples, rules, least_memory)
         try:
             failed = found.run()
         except TraceError as error:
@@ -98,10 +102,15 @@ def _apart(model: nn.Module, found: _Surveyor, failed: Set[str]) -> tuple[frozen
 
 class _Surveyor:
     def __init__(
-        self, model: nn.Module, units: tuple[Unit, ...], examples: Sequence[Example], rules: tuple[Path, ...]
+        self,
+        model: nn.Module,
+        units: tuple[Unit, ...],
+        examples: Sequence[Example],
+        rules: tuple[Path, ...],
+        least_memory: bool,
     ) -> None:
         self.model, self.examples = model, examples
-        self.result = Survey(units)
+        self.result = Survey(units, least_memory=least_memory)
         self.broken: Set[int] = frozenset()
         self.operator_rules, self.chain_rules = operator_rules(rules), chain_rules(rules)
         self.rules, self.functions = rules, function_rules(rules)
@@ -200,7 +209,9 @@ class _Surveyor:
     def _problem(self, unit: Unit, traced: Traced, used_outside: Mapping[str, str]) -> UnitProblem:
         graph = traced.graph
         typing, proposals, misses = self._match(unit, graph, used_outside)
-        proposals += few_rows(graph, typing, self.chain_rules, proposals)
+        proposals += alone(graph, typing, self.chain_rules, proposals, few=True)
+        if self.result.least_memory:
+            proposals += alone(graph, typing, self.chain_rules, proposals, few=False)
         collected = {name: p.rule for p in proposals if p.rule.collect for name in p.parameters}
         if collected:
             graph, _ = copied(graph)

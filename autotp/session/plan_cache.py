@@ -113,6 +113,7 @@ def _key(session: Session, tp: int) -> str:
         session.machine,
         session.workload,
         session.objective,
+        session.least_memory,
         sorted(session.settings.items()),
         session.gather_logits,
         session.sequence_parallel,

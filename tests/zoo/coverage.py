@@ -7,9 +7,8 @@ from pathlib import Path
 
 from .kinds import BASE, CAUSAL
 from .libraries import LIBRARIES
-from .measure import DENSE_FAILS, RIGHT, Record
+from .measure import CUT, DENSE_FAILS, RIGHT, Record
 
-CUT = 0.75  # of the parameters a rank may hold, embeddings included, for a family to count as cut
 TITLES = {
     CAUSAL: "Causal language models",
     BASE: "Base models of encoders, vision, audio and several modalities",
@@ -20,10 +19,11 @@ HEAD = """# Coverage
 Model types of transformers {version}, tiny and with random weights, cut over simulated ranks in float64 and compared with
 the dense model: outputs, every gradient, greedy tokens. Written by `make zoo`. A family counts as **cut** if a rank holds at
 most three quarters of its parameters, embeddings included, and gathers no weight that is more than a thousandth of them in any
-kind of call: a forward without a cache and with one, a training step, generation. A cell is empty, and a family is absent, where
-nothing was measured. A difference above 1e-9 counts as none where the dense model's own numbers move as far when its weights and
-inputs change by a few roundings (norms over the batch of few numbers). Models of other libraries follow, made small in the same
-way.
+kind of call: a forward without a cache and with one, a training step, generation. Where a rank holds more, a plan for the
+**least memory** (`objective="memory"`) is measured in the same way, and what a rank holds of that stands in brackets. A cell is
+empty, and a family is absent, where nothing was measured. A difference above 1e-9 counts as none where the dense model's own
+numbers move as far when its weights and inputs change by a few roundings (norms over the batch of few numbers). Models of other
+libraries follow, made small in the same way.
 """
 
 
@@ -53,11 +53,12 @@ def is_cut(record: Record) -> bool:
 
 
 def _counts(records: Sequence[Record]) -> str:
-    lines = ["| ranks | run dense | right | right and cut |", "|---|---|---|---|"]
+    lines = ["| ranks | run dense | right | right and cut | and for the least memory |", "|---|---|---|---|---|"]
     for tp in sorted({record.tp for record in records}):
         dense = [record for record in records if record.tp == tp and record.status != DENSE_FAILS]
         right = sum(record.status == RIGHT for record in dense)
-        lines.append(f"| {tp} | {len(dense)} | {right} | {sum(map(is_cut, dense))} |")
+        least = sum(is_cut(record) or (record.least is not None and record.least <= CUT) for record in dense)
+        lines.append(f"| {tp} | {len(dense)} | {right} | {sum(map(is_cut, dense))} | {least} |")
     return "\n".join(lines) + "\n"
 
 
@@ -81,7 +82,8 @@ def _cell(record: Record | None) -> str:
         return record.status
     if record.whole:
         return f"right, {record.fraction:.0%}, whole in {', '.join(record.whole)}"
-    return f"{record.fraction:.0%}" if is_cut(record) else f"right, {record.fraction:.0%}"
+    least = "" if record.least is None else f" ({record.least:.0%})"
+    return f"{record.fraction:.0%}" if is_cut(record) else f"right, {record.fraction:.0%}{least}"
 
 
 def _error(records: Sequence[Record]) -> str:

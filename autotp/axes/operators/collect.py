@@ -16,11 +16,12 @@ def collect(value: torch.Tensor) -> torch.Tensor:
 
 
 def collected(call: Call) -> Fact:
-    """The last dim behind the marker is an unknown of its own: cutting it before does not cut it after."""
+    """The dim that a weight brings in is an unknown of its own behind the marker: cutting it before does not cut it after."""
     (value,) = call.operands
-    dims = call.dims(value)
+    dims, brought = list(call.dims(value)), call.fact_of(value).brought
+    dims[brought] = axis(dims[brought].size)
     everything = (frozenset([0]),)
-    return Fact(((*dims[:-1], axis(dims[-1].size)),), (value,), linear=everything, zeros=everything, collects=True)
+    return Fact((tuple(dims),), (value,), linear=everything, zeros=everything, collects=True)
 
 
 RULES: dict[str, Rule] = {"collect": collected}
