@@ -17,6 +17,7 @@ import torch
 
 from ..axes.annotation import annotation
 from ..axes.layout import parts_of
+from ..axes.operators.collect import collect
 from .backward import Price
 from .placed import placed_as
 from .sizes import step_share
@@ -178,5 +179,6 @@ def keeps_order(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:
 def _is_function(node: torch.fx.Node) -> bool:
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
-        return placed_as(node).collective is not None or getattr(target, "__module__", "") in ("_operator", "math")
+        is_plain = target is collect or getattr(target, "__module__", "") in ("_operator", "math")
+        return is_plain or placed_as(node).collective is not None
     return not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -228,6 +229,30 @@ class Normed(nn.Module):
         return x + self.out(functional.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2))
 
 
+class Between(nn.Module):
+    """A norm over all channels between two equally wide convolutions."""
+
+    def __init__(self, norm: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.first, self.norm, self.second = conv(24, 24), norm, conv(24, 24)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.second(functional.silu(self.norm(self.first(x))))
+
+
+class Frames(nn.Module):
+    """Frames of a clip, some at a time, between two convolutions: one after the other in the batch, and then apart again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.norm, self.narrow = nn.Conv3d(8, 32, 1), nn.GroupNorm(4, 32), nn.Conv3d(32, 8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.wide(x).transpose(1, 2).flatten(0, 1)
+        y = torch.cat([self.norm(part) for part in y.split(4)])
+        return x + self.narrow(functional.silu(y.unflatten(0, (x.shape[0], -1)).transpose(1, 2)))
+
+
 class Modulations(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -239,7 +264,7 @@ class Modulations(nn.Module):
         return x
 
 
-IMAGE = torch.randn(2, 8, 6, 6)
+IMAGE, WIDER = torch.randn(2, 8, 6, 6), torch.randn(2, 24, 5, 5)
 NETWORKS = {
     "unet": (lambda: Unet(), (torch.randn(2, 3, 8, 8), torch.randn(2, 16)), 0.62),
     "squeezed": (lambda: nn.Sequential(Squeezed(), Squeezed()), (IMAGE,), 0.53),
@@ -252,6 +277,9 @@ NETWORKS = {
     "single": (lambda: nn.Sequential(Single(), Single()), (torch.randn(2, 9, 32),), 0.51),
     "swapped": (lambda: nn.Sequential(Swapped(), Swapped()), (torch.randn(2, 9, 32),), 0.51),
     "normed": (lambda: nn.Sequential(Normed(), Normed()), (torch.randn(2, 9, 32),), 0.51),
+    "one group": (lambda: nn.Sequential(Between(nn.GroupNorm(1, 24)), Between(nn.GroupNorm(1, 24))), (WIDER,), 0.52),
+    "length": (lambda: nn.Sequential(Between(functional.normalize), Between(functional.normalize)), (WIDER,), 0.52),
+    "frames": (lambda: nn.Sequential(Frames(), Frames()), (torch.randn(2, 8, 3, 4, 4),), 0.52),
     "modulated": (lambda: Modulations(), (torch.randn(2, 9, 32), torch.randn(2, 32)), 0.51),
 }
 

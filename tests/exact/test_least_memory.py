@@ -72,8 +72,8 @@ def words(*shape: int) -> torch.Tensor:
 MODELS: dict[str, tuple[Callable[[], nn.Module], torch.Tensor]] = {
     "softmax": (lambda: Between(nn.Softmax(-1)), words(2, 5, WIDTH)),
     "sort": (lambda: Between(Sorted()), words(2, 5, WIDTH)),
-    "lstm cell": (lambda: Recurrent(nn.LSTMCell(WIDTH, WIDTH)), words(2, 3, WIDTH)),
-    "gru cell": (lambda: Recurrent(nn.GRUCell(WIDTH, WIDTH)), words(2, 3, WIDTH)),
+    "lstm cell": (lambda: Recurrent(nn.LSTMCell(WIDTH, WIDTH)), words(2, 2, WIDTH)),
+    "gru cell": (lambda: Recurrent(nn.GRUCell(WIDTH, WIDTH)), words(2, 2, WIDTH)),
     "conv1d": (lambda: convolutions(1), words(2, WIDTH, 7)),
     "conv2d": (lambda: convolutions(2), words(2, WIDTH, 5, 4)),
     "conv3d": (lambda: convolutions(3), words(2, WIDTH, 3, 4, 2)),

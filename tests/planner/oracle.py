@@ -133,7 +133,7 @@ def chosen_seconds(placement: Placement, weigher: Weigher) -> float:
     total = 0.0
     for call in placement.calls:
         record, nodes = call[0].record, [step.about for step in call]
-        if record.does == "gather" and placement.typed.facts[nodes[0]].collects:
+        if record.does == "gather" and placement.typed.facts[nodes[0]].collects and nodes[0] in placement.flow.gradient:
             sizes = tuple(map(found.whole_bytes, nodes))
             total += found.call_seconds("all_gather", _ranks(record.over), sizes)
             if record.summed:

@@ -20,6 +20,8 @@ from autotp.planner.make import make_plan
 from autotp.planner.plan import UnitPlan
 from autotp.planner.survey import Survey, survey
 from autotp.planner.weigh import Weigher
+from tests.exact.test_image_models import NETWORKS
+from tests.exact.test_least_memory import MODELS
 from tests.exact.test_zoo_sample import SAMPLE
 from tests.families import FAMILIES
 from tests.planner.oracle import (
@@ -163,3 +165,24 @@ def test_remembering_frontiers_is_the_same_as_trying_everything() -> None:
     assert 0 < least < math.inf
     assert least_seconds(placement, weigher) == pytest.approx(least, rel=1e-12)
     assert chosen_seconds(placement, weigher) == pytest.approx(least, rel=1e-12)
+
+
+# Beyond transformers: convolutions, norms over groups, products for each sample; and products that are gathered where they are
+# made, alone.
+BUILT = [*((name, False) for name in NETWORKS if name != "unet"), *((name, True) for name in MODELS)]
+
+
+@pytest.mark.sample(8)
+@pytest.mark.parametrize("tp", [2, 4])
+@pytest.mark.parametrize(("name", "least_memory"), BUILT)
+def test_no_choice_for_networks_of_all_kinds_is_better(name: str, least_memory: bool, tp: int) -> None:
+    (make, inputs), machine = MODELS[name] if least_memory else NETWORKS[name][:2], hardware(DEFAULT_HARDWARE)
+    model = make().double() if least_memory else make()
+    problems = survey(model, examples_for(model, inputs), least_memory=least_memory).problems.values()
+    assert any(problem.proposals for problem in problems)
+    for problem in problems:
+        weigher = Weigher(problem.graph, machine, Workload())
+        chosen = choose(problem, tp, weigher)
+        assert (chosen.elements, pytest.approx(chosen.seconds)) == best_cuts(problem, tp, weigher)
+        seconds = chosen_seconds(chosen.placement, weigher)
+        assert seconds == pytest.approx(least_seconds(chosen.placement, weigher, bound=seconds), rel=1e-9)
