@@ -6,8 +6,10 @@ import copy
 import functools
 import operator
 import types
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import torch
@@ -92,7 +94,7 @@ def _is_of_wrapper(hook: Any) -> bool:
     return str(getattr(function, "__module__", "")).startswith("torch.distributed")
 
 
-def _of_copy(value: Any, memo: Mapping[int, nn.Module], depth: int = 6) -> Any:
+def _of_copy(value: Any, memo: Mapping[int, Any], depth: int = 6) -> Any:
     """A value with modules replaced by their copies, in lists, tuples and dicts, methods, partial functions and closures."""
     if id(value) in memo:
         return memo[id(value)]
@@ -102,6 +104,30 @@ def _of_copy(value: Any, memo: Mapping[int, nn.Module], depth: int = 6) -> Any:
     parts, build = make(value)
     copied = [_of_copy(part, memo, depth - 1) for part in parts]
     return value if all(map(operator.is_, copied, parts)) else build(copied)
+
+
+@contextmanager
+def holding(twin: nn.Module, live: nn.Module, state: Mapping[str, torch.Tensor]) -> Iterator[frozenset[int]]:
+    """While it lasts, lists and the like that are attributes within a twin hold, of the parameters of what it stands for, what
+    takes these's place. Gives the ids of what is another one so, weak references to parameters included."""
+    memo: dict[int, Any] = {id(p): state[name] for name, p in live.named_parameters(remove_duplicate=False)}
+    parts = zip(live.modules(), twin.modules(), strict=True)
+    held = [(vars(own), vars(part), name, value) for own, part in parts for name, value in vars(part).items()]
+    changed, ids = list[tuple[dict[str, Any], str, Any]](), set[int]()
+    for own, attributes, name, value in held:
+        copied = value if name in _KEPT or type(value) not in _HOLDING else _of_copy(value, memo)
+        if copied is not value:
+            changed.append((attributes, name, value))
+            attributes[name] = copied
+            ids |= {id(own.get(name)), *map(id, copied_in(value, copied))}  # a twin has dicts of its own
+    try:
+        yield frozenset(ids)
+    finally:
+        for attributes, name, value in changed:
+            attributes[name] = value
+
+
+_HOLDING = (list, tuple, dict, functools.partial)
 
 
 def copied_in(value: Any, copied: Any) -> Iterator[Any]:
@@ -146,6 +172,7 @@ _COPIES: Mapping[type, Callable[[Any], _Parts]] = {
     types.MethodType: _method,
     types.FunctionType: _function,
     functools.partial: _partial,
+    weakref.ReferenceType: lambda value: ([value()], lambda parts: weakref.ref(*parts)),
 }
 
 

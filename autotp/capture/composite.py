@@ -12,11 +12,12 @@ from torch.utils import _pytree as pytree
 
 from ..axes.rules import operator_rules
 from .bags import BAGS
+from .loops import LOOPS
 from .signature import autocast_dtype
 
 _COMPOSITE = "CompositeImplicitAutograd"
-# The first go over a dim in a loop, so that a trace of their parts would hold for one length alone. The others are about tensors
-# and not about the numbers in them.
+# The first are loops, of which there is more to say (see `loops.py`). The others are about tensors and not about the numbers in
+# them.
 _NEVER_APART = frozenset(
     """
     lstm gru rnn_tanh rnn_relu
@@ -36,8 +37,8 @@ def composites(rules: tuple[Path, ...] = ()) -> Mapping[torch._ops.OpOverload, C
         if namespace == "aten" and f"aten.{packet}" not in ruled and _is_apart(name, packet):
             operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
             if operator not in BAGS and _gives_tensors(operator):
-                found[operator] = functools.partial(_take_apart, operator)
-    return found
+                found[operator] = functools.partial(_take_apart, operator, operator.decompose)
+    return found | {operator: functools.partial(_take_apart, operator, loop) for operator, loop in LOOPS.items()}
 
 
 def _is_apart(name: str, packet: str) -> bool:
@@ -52,12 +53,12 @@ def _gives_tensors(operator: torch._ops.OpOverload) -> bool:
     return bool(returns) and all(each.endswith(("Tensor", "List[Tensor]")) for each in returns) and not drawn
 
 
-def _take_apart(operator: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
+def _take_apart(operator: torch._ops.OpOverload, parts: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     given = [value for value in pytree.tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
     if any(_computes_otherwise(operator, device) for device in {value.device.type for value in given}):
         return NotImplemented
     try:
-        return operator.decompose(*args, **kwargs)
+        return parts(*args, **kwargs)
     except RuntimeError:  # code that asks for sizes as numbers, which symbols are not: the operator stays one
         return NotImplemented
 

@@ -24,7 +24,7 @@ from ..axes.annotation import annotate
 from ..axes.rules import function_rules
 from ..errors import TraceError
 from .capturing import capturing, unwrapped
-from .clone import clone
+from .clone import clone, holding
 from .composite import composites
 from .containers import Containers
 from .contract.guards import Contract
@@ -233,9 +233,10 @@ class _Tracer:
         self.handles.varying = dict(zip((read.name for read in self.reads), numbers[own:], strict=True))
         args, kwargs = self.site.rebuild(tensors, numbers[:own], self.stand_ins)
         given = Containers((args, kwargs))
-        with _reparametrize_module(self.module, state):
+        with holding(self.module, self.live, state) as held, _reparametrize_module(self.module, state):
             observer = Observer(self.module, self.live, self.position_names, self.modes)
-            self.observer = self.handles.observer = observer
+            self.observer, observer.held = observer, held
+            self.handles.observer = observer
             observer.inputs = {storage_of(tensor): number for number, tensor in enumerate(tensors)}
             with observer.watching():
                 observer.begin(self.site.leaves, map(type, self.site.handles))

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import nn
+from torch.fx.experimental.symbolic_shapes import is_concrete_int
 
 from ..axes.annotation import copied
 from ..axes.facts import Typing
@@ -38,6 +39,10 @@ Example: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 ONE_CALL = (
     "it is planned from the example alone: a second call, whose batch is larger by two, fails ({reason}), so programs are made"
     " for each size when it comes"
+)
+ONE_SIZE = (
+    "it is planned for the sizes of the example: {path} has a loop over one of them, so a program is made for each size when"
+    " it comes"
 )
 MSG_NOT_CALLED = "the example inputs never call it"
 
@@ -189,6 +194,8 @@ class _Surveyor:
             traced = self._settled(lambda: trace(module, unit, sites[0], varying, unread, rules=self.rules))
         with self._timed("inference"):
             problem = self._problem(unit, traced, recordings[0].used_outside)
+        if _is_of_one_size(traced, varying):
+            self.result.sizes = self.result.sizes or ONE_SIZE.format(path=unit.path or "the model")
         self.result.traced[unit.shape] = traced
         self.result.problems[unit.shape] = problem
         self.result.varying[unit.shape] = varying
@@ -231,6 +238,18 @@ class _Surveyor:
                 for term in typing.dims(node):
                     pin(term, Pin(node.name, operator, "the model uses this parameter outside of its module"))
         return typing, *match_chains(graph, typing, self.chain_rules)
+
+
+def _is_of_one_size(traced: Traced, varying: VaryingDims) -> bool:
+    """Returns if a trace has as a number what differs between the calls that are known."""
+    inputs = {str(node.target): node.meta["val"] for node in traced.graph.nodes if node.op == "placeholder"}
+    given = zip(traced.site.paths("tensor"), traced.site.tensors, traced.site.same, strict=True)
+    return any(
+        is_concrete_int(inputs[f"tensor_{number}"].shape[dim])
+        for path, tensor, number in given
+        for dim in varying.of(path, tensor)
+        if f"tensor_{number}" in inputs
+    )
 
 
 def parameter_owners(model: nn.Module) -> dict[int, list[str]]:

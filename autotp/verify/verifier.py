@@ -164,12 +164,14 @@ class Verifier:
         return tuple(unit for unit in plan.units if unit.instances[0] in heads)
 
     def _is_planned(self, run: Run) -> bool:
-        """Returns if the plan says what a call sends: of a dim of size one it holds for that size only, and of norms that change
-        their statistics it knows how they use them."""
+        """Returns if the plan says what a call sends: of a dim of size one it holds for that size only, as it does where there is
+        a loop, and of norms that change their statistics it knows how they use them."""
         if run.call.training and any(name.startswith("buffer ") for name in run.outputs):
             return False
         first, other = (pytree.tree_leaves(each.inputs) for each in (self.runs[0].call, run.call))
         pairs = [(a.shape, b.shape) for a, b in zip(first, other, strict=True) if isinstance(a, torch.Tensor)]
+        if self.session.found.sizes and any(a != b for a, b in pairs):
+            return False
         return all(1 not in (x, y) for a, b in pairs for x, y in zip(a, b, strict=True) if x != y)
 
     def _parallel_run(self, parallel: nn.Module, call: Call, ranks: Ranks) -> tuple[Any, Any, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -35,6 +36,9 @@ class Notes:
         self.root = Source(None, "unit")
         self.twins: dict[int, nn.Module] = {}
         self.parts: dict[int, tuple[nn.Module, str]] = {}
+        self.held: frozenset[int] = (
+            frozenset()
+        )  # lists and the like in which parameters of the unit have others in their place
         for path, part in twin.named_modules():
             own = live.get_submodule(path)
             source = self._part_source(path)
@@ -49,6 +53,22 @@ class Notes:
         for name in path.split(".") if path else ():
             source = self.step(source, "part", name)
         return source
+
+    @functools.cached_property
+    def own(self) -> dict[int, Source]:
+        """The unit's parameters."""
+        named = [
+            (parameter, self.step(self._part_source(path), "parameter", name))
+            for path, part in self.live.named_modules()
+            for name, parameter in part._parameters.items()
+        ]
+        return {id(parameter): source for parameter, source in reversed(named)}
+
+    def reach_own(self, value: nn.Parameter, source: Source) -> None:
+        """A parameter of the unit, where the trace has what stands for it: that it is this one, and is there, is guarded."""
+        own = self.own[id(value)]
+        self.order.setdefault(own)
+        self.objects += [source, own]
 
     def aliases(self) -> Iterator[tuple[Source, Source]]:
         """Which of the unit's parameters and buffers are one: equal ones are one in the trace, too."""

@@ -17,7 +17,7 @@ from .memo import cache_state, kept
 from .modes import Modes
 from .notes import Notes
 from .numbers import REPLACED
-from .probes import getter_names, given_to_getter, variable_state
+from .probes import getter_names, given_to_getter, referent, variable_state
 from .source import Source, own_attributes
 from .values import ARRAYS, kind_of
 
@@ -92,6 +92,11 @@ class Probed(Notes):
         """Its variables are observed as they are asked for."""
 
     def _reach_reference(self, value: Any, source: Source) -> None:
+        if (
+            id(value) in self.held and id(value()) in self.own
+        ):  # the same reference is to the same parameter, or to none
+            self.reach_own(value(), self.step(source, "inside", referent))
+            return
         self.refuse(f"{source} is a weak reference, and guards would keep alive what it is to")
 
     def _reach_partial(self, value: Any, source: Source) -> None:

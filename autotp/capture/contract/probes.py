@@ -127,6 +127,11 @@ def builtin_self(value: Any) -> Any:
     return value.__self__
 
 
+def referent(value: Any) -> Any:
+    """What a weak reference is to."""
+    return value()
+
+
 def viewed(value: Any) -> Any:
     """The dict that a view shows, which cannot be written through it."""
     return gc.get_referents(value)[0]

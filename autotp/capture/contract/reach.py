@@ -231,7 +231,9 @@ class Reach(Probed):
         for key, item in list(items):
             if id(item) in self.twins:
                 self.holders.append((value, item))
-            if id(item) in self.twins or id(item) in self.parts:
+            if id(value) in self.held and id(item) in self.own:
+                self.reach_own(item, self.note(source, "item", key))
+            elif id(item) in self.twins or id(item) in self.parts:
                 self._reach_part(item, self.note(source, "item", key))
             else:
                 self.reach(item, self.note(source, "item", key))
