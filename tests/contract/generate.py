@@ -104,6 +104,7 @@ import operator
 import os
 import threading
 import types
+import weakref
 from collections import defaultdict, deque
 from dataclasses import dataclass
 from types import SimpleNamespace

@@ -175,6 +175,37 @@ MORE_KINDS: dict[str, Kind] = {
     "kind of property": Kind(
         "self.y{n}", (), ("vars(Block)['y{n}'].factor = {v}",), top=SCALED, body="y{n} = Scaled{n}()"
     ),
+    "own weights in a list": Kind(
+        "(9 * self.w{n}[0].square().mean())",
+        ("self.w{n}.reverse()",),
+        (
+            "net.blocks[{b}].w{n}[0] = net.blocks[{b}].down.weight",
+            "net.blocks[{b}].w{n}[0] = net.blocks[0].up.weight",
+            "net.blocks[{b}].w{n} = [nn.Parameter(values(3, 3, seed=int({v})))] * 2",
+        ),
+        init="self.w{n} = [self.up.weight, self.norm.weight]",
+        is_tensor=True,
+    ),
+    "own weight in a partial function": Kind(
+        "(9 * self.f{n}().square().mean())",
+        (),
+        (
+            "net.blocks[{b}].f{n} = functools.partial(torch.clone, net.blocks[{b}].down.weight)",
+            "net.blocks[{b}].f{n} = functools.partial(torch.relu, net.blocks[0].up.weight)",
+        ),
+        init="self.f{n} = functools.partial(torch.clone, self.up.weight)",
+        is_tensor=True,
+    ),
+    "own weight by a weak reference": Kind(
+        "(9 * self.r{n}['x']().square().mean())",
+        (),
+        (
+            "net.blocks[{b}].r{n}['x'] = weakref.ref(net.blocks[{b}].norm.weight)",
+            "net.blocks[{b}].r{n} = {{'x': weakref.ref(net.blocks[{b}].down.weight)}}",
+        ),
+        init="self.r{n} = {{'x': weakref.ref(self.up.weight)}}",
+        is_tensor=True,
+    ),
     "object of torch": Kind(
         "self.o{n}.amount",
         (),
