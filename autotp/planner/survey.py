@@ -242,7 +242,7 @@ class _Surveyor:
 
 def _is_of_one_size(traced: Traced, varying: VaryingDims) -> bool:
     """Returns if a trace has as a number what differs between the calls that are known."""
-    inputs = {str(node.target): node.meta["val"] for node in traced.graph.nodes if node.op == "placeholder"}
+    inputs = {str(node.target): node.meta.get("val") for node in traced.graph.nodes if node.op == "placeholder"}
     given = zip(traced.site.paths("tensor"), traced.site.tensors, traced.site.same, strict=True)
     return any(
         is_concrete_int(inputs[f"tensor_{number}"].shape[dim])

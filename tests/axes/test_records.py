@@ -24,6 +24,7 @@ TABLES = {
     "capture/bags.py": "how bags are looked up and summed",
     "capture/fake.py": "what copies a new tensor",
     "capture/grouped.py": "how a product of groups of rows is done and derived",
+    "capture/loops.py": "what recurrent layers do in a step",
     "capture/memory.py": "copies that a written value needs",
     "capture/normalise.py": "which operators are others in disguise",
     "capture/replace.py": "reading sizes",

@@ -319,7 +319,7 @@ class Between(nn.Module):
         self.up, self.down = linear(HIDDEN, 48), linear(48, HIDDEN)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.down(self.between(self.up(functional.normalize(x, dim=-1))))
+        return x + self.down(self.between(self.up(functional.normalize(x, p=1.0, dim=-1))))
 
     def between(self, x: torch.Tensor) -> torch.Tensor:
         return x.softmax(-1)
