@@ -69,7 +69,7 @@ def start(source: Path, kept: Path) -> tuple[int, int, torch.Tensor, torch.Tenso
     """Runs on a rank: how often it surveys, how many programs the last block has, and what calls of several kinds give."""
     os.environ["AUTOTP_CACHE"] = str(kept)
     surveyed, original = [], pipeline.survey
-    pipeline.survey = lambda *args: [surveyed.append(1), original(*args)][1]  # type: ignore[func-returns-value]
+    pipeline.survey = lambda *args, **wishes: [surveyed.append(1), original(*args, **wishes)][1]  # type: ignore[func-returns-value]
     model = autotp.from_pretrained(source, dtype=torch.float64)
     with torch.no_grad():
         first, longer = model(TOKENS).logits, model(TOKENS.repeat(2, 2)).logits

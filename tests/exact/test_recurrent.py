@@ -12,8 +12,10 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 import autotp
 from autotp.capture.loops import MOST_STEPS
+from autotp.dispatch.apply import apply_plan
 from autotp.runtime.groups.launch import run_ranks
 from autotp.runtime.groups.simulate import simulate
+from autotp.session.pipeline import Session
 
 WIDTH, HIDDEN = 10, 12
 
@@ -94,15 +96,18 @@ def test_real_ranks_train_alike(name: str) -> None:
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:.*whole weights")
 def test_what_is_no_loop_of_products_is_whole_and_right() -> None:
     """More steps than are written out, sequences of different lengths in one, and dropout between layers."""
     dense, example = built("lstm"), numbers(2, 4, WIDTH)
     packed = pack_padded_sequence(numbers(2, 5, WIDTH), torch.tensor([5, 3]), batch_first=True)
     long = numbers(1, MOST_STEPS + 1, WIDTH)
-    plan = autotp.plan(dense, 2, example=example, objective="memory")
+    session = Session(dense, example=example, objective="memory")
+    plan = session.plan(2)
+    compilers = session.compilers(plan)
 
     def run(ranks: Any) -> list[Any]:
-        model = autotp.parallelize(copy.deepcopy(dense), plan, ranks=ranks, example=example)
+        model: Any = apply_plan(copy.deepcopy(dense), plan, ranks, compilers)
         return [model(example)[0], model(long)[0], model.layer(packed)[0].data, model(example)[0]]
 
     true = [dense(example)[0], dense(long)[0], dense.layer(packed)[0].data, dense(example)[0]]
