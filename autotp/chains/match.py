@@ -237,7 +237,9 @@ class _Match:
             return self._miss(depth, rule.end, "", pinned=True)
         if not self.weights:
             return depth, NearMiss(rule.name, rule.end, self.candidate.site.name, (), "no parameter has this dimension")
-        if any(sum(not set(self.axes).isdisjoint(axes_of(t)) for t in self.typing.dims(w)) > 1 for w in self.weights):
+        if all(
+            any(sum(axis in axes_of(d) for d in self.typing.dims(w)) > 1 for w in self.weights) for axis in self.axes
+        ):
             return self._miss(depth, rule.end, "both dimensions of a matrix are this one")
         if rule.inside and set(self.axes) & self._leaving():
             return self._miss(depth, rule.end, "a result of the unit has it")
