@@ -395,6 +395,7 @@ REDUCTIONS = [
     Case("aten.linalg_vector_norm", "a b c", lambda x: torch.linalg.vector_norm(x, dim=(0, 2))),
     Case("aten.linalg_vector_norm", "a b", lambda x: torch.linalg.vector_norm(x)),
     Case("aten.linalg_vector_norm", "a B", lambda x: torch.linalg.vector_norm(x, 1, dim=-1)),
+    Case("aten.linalg_vector_norm", "a B", lambda x: torch.linalg.vector_norm(torch.complex(x, x + 1), dim=-1)),
     Case("aten.softmax", "a b C", lambda x: x.softmax(-1)),
     Case("aten.softmax", "a B c", lambda x: x.softmax(1)),
     Case("aten._softmax", "a B c", lambda x: aten._softmax(x, 1, False)),

@@ -42,7 +42,8 @@ def extreme(call: Call) -> Fact:
 
 def length(call: Call) -> Fact:
     """linalg_vector_norm: as `extreme`, but the Euclidean one is the root of a sum (see `placement/norms.py`)."""
-    if call.get("ord", 2) != 2 or call.get("dtype") is not None:
+    is_root = call.get("ord", 2) == 2 and call.get("dtype") is None and not call.get("self").meta["val"].is_complex()
+    if not is_root:
         return extreme(call)
     dims = call.dims(call.get("self"))
     over = call.dim_list(call.get("dim"), len(dims))

@@ -36,9 +36,8 @@ class Notes:
         self.root = Source(None, "unit")
         self.twins: dict[int, nn.Module] = {}
         self.parts: dict[int, tuple[nn.Module, str]] = {}
-        self.held: frozenset[int] = (
-            frozenset()
-        )  # lists and the like in which parameters of the unit have others in their place
+        # Lists and the like in which parameters of the unit have others in their place.
+        self.held: frozenset[int] = frozenset()
         for path, part in twin.named_modules():
             own = live.get_submodule(path)
             source = self._part_source(path)

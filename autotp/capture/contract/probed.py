@@ -92,9 +92,8 @@ class Probed(Notes):
         """Its variables are observed as they are asked for."""
 
     def _reach_reference(self, value: Any, source: Source) -> None:
-        if (
-            id(value) in self.held and id(value()) in self.own
-        ):  # the same reference is to the same parameter, or to none
+        # The same reference is to the same parameter, or to none.
+        if id(value) in self.held and id(value()) in self.own:
             self.reach_own(value(), self.step(source, "inside", referent))
             return
         self.refuse(f"{source} is a weak reference, and guards would keep alive what it is to")
