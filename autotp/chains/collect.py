@@ -67,6 +67,19 @@ def _brings(node: torch.fx.Node, fact: Fact, typing: Typing, *, only: bool) -> b
     return is_own and not (only and any(made <= axes_of_dims(each) for each in dims))
 
 
+def through(graph: torch.fx.Graph, typing: Typing) -> frozenset[str]:
+    """The parameters whose markers separate nothing: something else makes the dim behind one the dim before it (the value is
+    added to what the product reads, say), so that whoever cuts it cuts it on both sides."""
+    found: set[str] = set()
+    for marker in [node for node in graph.nodes if node.target is collect]:
+        source = typing.facts[marker].operands[0]
+        brought = typing.facts[source].brought
+        before, behind = (axes_of_dims([typing.dims(node)[brought]]) for node in (source, marker))
+        if before & behind:
+            found |= {str(node.target) for node in source.all_input_nodes if node.op == "get_attr"}
+    return frozenset(found)
+
+
 def marked_proposals(graph: torch.fx.Graph, typing: Typing, rules: Mapping[str, ChainRule]) -> list[Proposal]:
     """One proposal for every marker, by the rule of its parameters: the whole dim that is another behind it, as one axis."""
     proposals = []

@@ -28,7 +28,7 @@ from ..capture.trace import trace
 from ..capture.traced import CaptureError, Traced
 from ..capture.units import Unit, find_units
 from ..capture.varying import VaryingDims
-from ..chains.collect import alone, mark_collected, marked_proposals
+from ..chains.collect import alone, mark_collected, marked_proposals, through
 from ..chains.match import NearMiss, Proposal, match_chains, open_misses
 from ..chains.rules import chain_rules
 from ..errors import TraceError
@@ -220,10 +220,15 @@ class _Surveyor:
         if self.result.least_memory:
             proposals += alone(graph, typing, self.chain_rules, proposals, few=False)
         collected = {name: p.rule for p in proposals if p.rule.collect for name in p.parameters}
-        if collected:
-            graph, _ = copied(graph)
+        whole, is_marked = graph, bool(collected)
+        while is_marked:
+            graph, _ = copied(whole)
             mark_collected(graph, collected)
             typing, proposals, misses = self._match(unit, graph, used_outside)
+            needless = through(graph, typing)
+            is_marked = bool(needless)
+            collected = {name: rule for name, rule in collected.items() if name not in needless}
+        if graph is not whole:
             proposals = [p for p in proposals if not p.rule.collect] + marked_proposals(graph, typing, collected)
             misses = open_misses(proposals, misses)
         return UnitProblem(graph, typing, tuple(proposals), tuple(misses), traced.unread)

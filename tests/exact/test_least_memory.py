@@ -58,6 +58,19 @@ class Flipped(nn.Module):
         return (x @ self.weight).flip(-1).cumsum(-1)
 
 
+class Added(nn.Module):
+    """What a convolution of single channels makes is added to what it reads: its channels are the same ones before and behind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(WIDTH, WIDTH, 3, padding=1, groups=WIDTH), nn.LayerNorm(WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = (x + self.conv(x)).flatten(2).transpose(1, 2)
+        return y + self.down(self.up(self.norm(y)).softmax(-1))
+
+
 def convolutions(dims: int) -> nn.Module:
     """Convolutions of one kind each, with a norm over neighbouring channels in between."""
     straight = getattr(nn, f"Conv{dims}d")(WIDTH, 2 * WIDTH, 3, padding=1)
@@ -78,6 +91,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], torch.Tensor]] = {
     "conv2d": (lambda: convolutions(2), words(2, WIDTH, 5, 4)),
     "conv3d": (lambda: convolutions(3), words(2, WIDTH, 3, 4, 2)),
     "matmul": (lambda: Flipped(), words(2, 5, WIDTH)),
+    "added": (Added, words(2, WIDTH, 4, 4)),
 }
 
 
