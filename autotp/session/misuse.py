@@ -71,7 +71,7 @@ class _Check:
         if forward_ad._current_level >= 0:
             raise UsageError(MSG_FORWARD)
         if given or gradients:
-            check_given()
+            check_given(model)
         if trained:
             refresh_trained(self.ranks, model)
         _check_average(self.ranks)

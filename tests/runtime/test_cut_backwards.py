@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -220,8 +221,21 @@ def kept() -> list[str]:
         dense = Words()
         for mine, other in zip(net.parameters(), dense.parameters(), strict=True):
             mine.data = other.data
+        net.loss()  # so far nobody has written into what both have
         dense.loss().backward()
         torch.optim.SGD(dense.parameters(), lr=0.5).step()
+        with suppress(UsageError):
+            net.loss()
+        del dense, other
+        net.loss()  # an error that was caught has put nothing right
+
+    def given_again(net: Words) -> None:
+        mine = torch.ones(net.head.weight.shape, dtype=torch.float64)
+        net.head.weight.data = mine
+        mine.add_(1)
+        with suppress(UsageError):
+            net.loss()
+        net.head.weight.data = mine.clone()
         net.loss()
 
     def several(net: Words) -> None:
@@ -231,15 +245,16 @@ def kept() -> list[str]:
     def sparse_rows(net: Words) -> None:
         net.head.weight.grad = torch.ones(net.head.weight.shape, dtype=torch.float64).to_sparse()
 
-    for way in (one_buffer, both, twin, several, sparse_rows):
+    for way in (one_buffer, both, twin, given_again, several, sparse_rows):
         refused(way)
     return told
 
 
 def test_memory_that_somebody_goes_on_with_is_refused() -> None:
-    for buffer, both, twin, several, sparse_rows in run_ranks(kept, 2):
+    for buffer, both, twin, given_again, several, sparse_rows in run_ranks(kept, 2):
         assert "is still held by somebody" in buffer
         assert "and so was the gradient" in both
         assert "was written to afterwards" in twin
+        assert given_again == "nothing"
         assert "once for each" in several
         assert "give .to_dense()" in sparse_rows

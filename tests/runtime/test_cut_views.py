@@ -226,6 +226,21 @@ def _order_of_trained(net: Any) -> bool:
     return list(trained)[-2:] == [id(kept), id(last)]
 
 
+def _found_gone_in_two_threads(net: Any) -> bool:
+    """Between the look at a view that is gone and its removal another thread removes it, or has a new view in its place."""
+    new, place = nn.Parameter(two(net)[0][:2]), 2 * net.embed.weight.autotp_origin.ranks.rank
+
+    def removed_by_another() -> None:
+        trained.pop(place, None)
+
+    def in_its_place() -> None:
+        trained[place + 1] = weakref.ref(new)
+
+    trained.update({place: removed_by_another, place + 1: in_its_place})  # type: ignore[dict-item]
+    net(IDS)
+    return place not in trained and trained.pop(place + 1)() is new
+
+
 def _garbage(net: Any, rank: int) -> Any:
     """On one rank Python has come already to what nobody holds any more."""
     kept = nn.Parameter(net.blocks[0].up.weight.data[5:10])
@@ -264,3 +279,7 @@ def test_a_view_that_is_a_parameter_on_one_rank_is_named() -> None:
 
 def test_views_that_are_parameters_are_looked_after_in_the_order_in_which_they_came() -> None:
     assert all(on_ranks(2, _order_of_trained))
+
+
+def test_views_that_are_gone_are_forgotten_once_whatever_other_threads_do() -> None:
+    assert all(on_ranks(2, _found_gone_in_two_threads))

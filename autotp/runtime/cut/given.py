@@ -8,14 +8,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from ...errors import UsageError
+from .known import Known
 from .memories import holders_of
 from .origin import parts_only
 
 MSG_WRITTEN = (
     "the tensor that was given as .data of {name} was written to afterwards; {name} is cut over ranks and has memory of its own:"
-    " write to the parameter itself, under torch.no_grad()"
+    " give a copy, p.data = t.clone(), and write to the parameter itself, under torch.no_grad()"
 )
 MSG_KEPT = (
     "the tensor that was given as .grad of {name} is still held by somebody, and backward adds to the gradient; {name} is cut"
@@ -70,15 +72,15 @@ class _Gradient:
 
 
 # By the parameter's identity.
-given: dict[int, _Given] = {}
-gradients: dict[int, _Gradient] = {}
+given: Known[_Given] = Known()
+gradients: Known[_Gradient] = Known()
 
 
 def note_given(parameter: torch.Tensor, name: str, value: torch.Tensor) -> None:
     """A parameter has a copy of its part of a value from now on."""
     given.pop(id(parameter), None)
     if not value.is_inference():
-        given[id(parameter)] = _Given.of(name, value)
+        given.note(id(parameter), _Given.of(name, value))
 
 
 def note_gradient(parameter: Any, value: torch.Tensor | None, part: torch.Tensor | None) -> None:
@@ -86,7 +88,7 @@ def note_gradient(parameter: Any, value: torch.Tensor | None, part: torch.Tensor
     gradients.pop(id(parameter), None)
     if value is not None and part is not None and not value.is_inference():
         known = _Given.of(parameter.autotp_origin.name, value)
-        gradients[id(parameter)] = _Gradient(known, weakref.ref(parameter), part, part._version)
+        gradients.note(id(parameter), _Gradient(known, weakref.ref(parameter), part, part._version))
 
 
 def settle(parameter: Any) -> None:
@@ -105,20 +107,19 @@ def settle(parameter: Any) -> None:
     gradients[id(parameter)] = replace(known, given=again, writes=known.part._version)
 
 
-def check_given() -> None:
-    """Raises UsageError if given memory was written to, or is held where a backward would add to it; what nobody else holds any
-    more is forgotten."""
+def check_given(model: nn.Module) -> None:
+    """Before a call: raises UsageError if memory that was given to the model was written to, or is held where a backward would
+    add to it, and does so until the parameter is given another; what nobody else holds any more is forgotten."""
+    within = {id(parameter) for parameter in model.parameters()}
     for key, each in list(given.items()):
-        if not each.is_held():
-            del given[key]
-        elif each.is_written():
-            given.clear()
+        if key in within and each.is_written():
             raise UsageError(MSG_WRITTEN.format(name=each.name))
+        if not each.is_held():
+            given.forget(key, each)
     for key, gradient in list(gradients.items()):
         if not _is_its(gradient) or not gradient.given.is_held():
-            del gradients[key]
-        elif torch.is_grad_enabled():
-            gradients.clear()
+            gradients.forget(key, gradient)
+        elif key in within and torch.is_grad_enabled():
             raise UsageError(MSG_KEPT.format(name=gradient.given.name))
 
 

@@ -18,6 +18,7 @@ from ...errors import RankLostError, UsageError
 from ..groups.ranks import Ranks
 from .differentiate import DIFFERENTIATING
 from .kinds import MEMORY, OF_OBJECT, OF_PART, OF_SIZES, RESHAPING, counts_writes, label, setter, written_by
+from .known import Known
 from .memories import is_written, like, state_of
 from .origin import IsCut, IsView, form_of, mapped, parts_only
 from .saving import reduced
@@ -44,8 +45,8 @@ MSG_CLASS = (
     " make it of .whole(), a tensor of its own"
 )
 
-# Views that are parameters of a module, by identity: programs take their memory without asking.
-trained: dict[int, weakref.ref[Any]] = {}
+# Views that are parameters of a module: programs take their memory without asking.
+trained: Known[weakref.ref[Any]] = Known()
 
 
 class WholeView(IsView, torch.Tensor):
@@ -65,8 +66,7 @@ class WholeView(IsView, torch.Tensor):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "_is_param":
-            trained.pop(id(self), None)  # what was there before had another place, which ranks need not agree on
-            trained[id(self)] = weakref.ref(self)
+            trained.note(id(self), weakref.ref(self))
         super().__setattr__(name, value)
 
     @staticmethod
@@ -194,7 +194,7 @@ def _out_of_date(ranks: Ranks) -> list[WholeView]:
     for key, each in list(trained.items()):
         view = each()
         if not isinstance(view, WholeView):  # gone, or given other data
-            del trained[key]
+            trained.forget(key, each)
         elif view.autotp_cut.autotp_origin.ranks is ranks and not view.is_fresh():
             found.append(view)
     return found
