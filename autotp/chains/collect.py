@@ -30,6 +30,14 @@ def mark_collected(graph: torch.fx.Graph, names: Collection[str]) -> None:
                 user.replace_input_with(node, marker)
 
 
+def marked(graph: torch.fx.Graph) -> tuple[str, ...]:
+    """The parameters that markers stand for, cut or not: a marker parts the axes on its two sides, and where a cut was chosen
+    among such axes, it must be there again whenever that cut is placed."""
+    found = [node.args[0].all_input_nodes for node in graph.nodes if node.target is collect]
+    weights = [node for nodes in found for node in nodes if node.op == "get_attr" and annotation(node).parameter]
+    return tuple(dict.fromkeys(str(node.target) for node in weights if len(node.meta["val"].shape) > 1))
+
+
 # A product has few rows if the largest result of its unit has this many times as many: positions, and not a few streams beside
 # each other.
 _FEW = 8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -52,10 +52,23 @@ def tensors_in(graph: torch.fx.Graph, site: CallSite) -> Iterator[tuple[torch.fx
             yield node, places[int(number)]
 
 
-def _unsaved() -> AbstractContextManager[Any]:
+@contextmanager
+def _unsaved() -> Iterator[None]:
     """Keeps what a trace saves from whoever counts it, as a checkpoint does; hooks may be forbidden, and then there are none."""
-    may_be_set = torch._C._autograd._saved_tensors_hooks_get_disabled_error_message() is None
-    return saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor) if may_be_set else nullcontext()
+    if torch._C._autograd._saved_tensors_hooks_get_disabled_error_message() is not None:
+        yield
+        return
+    saved: list[torch.Tensor] = []  # and not by the hooks themselves: what saves its own result would keep itself alive
+
+    def pack(tensor: torch.Tensor) -> int:
+        saved.append(tensor)
+        return len(saved) - 1
+
+    try:
+        with saved_tensors_hooks(pack, saved.__getitem__):
+            yield
+    finally:
+        saved.clear()
 
 
 @dataclass

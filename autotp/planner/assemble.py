@@ -7,6 +7,7 @@ import torch
 from ..axes.annotation import annotation
 from ..axes.layout import Cuts, Layout, factors_of, is_padded, is_whole, layout_of, ordered, parts_of
 from ..axes.term import axes_of, axes_of_dims
+from ..chains.collect import marked
 from ..chains.match import Proposal, readers
 from .choose import Choice, UnitProblem
 from .plan import CollectivePlan, ParameterPlan, UnitPlan
@@ -20,8 +21,7 @@ def unit_plan(instances: tuple[str, ...], problem: UnitProblem, choice: Choice, 
     }
     collectives = tuple(map(collective_plan, weigher.collectives(choice.placement)))
     parameters = tuple(_parameter(name, node, problem, choice.cuts) for name, node in nodes.items())
-    cut = [p for p in problem.proposals if p.rule.collect and any(axis in choice.cuts for axis in p.axes)]
-    collected = tuple(name for p in cut for name in p.parameters if len(nodes[name].meta["val"].shape) > 1)
+    collected = marked(problem.graph) if choice.cuts else ()
     sequence = choice.placement.sequence is not None and bool(choice.cuts)
     whole = choice.placement.left_whole
     # Single units stand before and behind the blocks: nothing is handed on from one to the next.

@@ -71,6 +71,18 @@ class Added(nn.Module):
         return y + self.down(self.up(self.norm(y)).softmax(-1))
 
 
+class Softened(Added):
+    """As that, with a softmax over the channels in between and another such convolution behind it, which cannot be cut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Conv2d(WIDTH, WIDTH, 3, padding=1, groups=WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = (x + self.last(self.conv(x).softmax(1))).flatten(2).transpose(1, 2)
+        return y + self.down(self.up(self.norm(y)).softmax(-1))
+
+
 def convolutions(dims: int) -> nn.Module:
     """Convolutions of one kind each, with a norm over neighbouring channels in between."""
     straight = getattr(nn, f"Conv{dims}d")(WIDTH, 2 * WIDTH, 3, padding=1)
@@ -109,6 +121,16 @@ def test_what_no_chain_cuts_is_gathered_where_it_is_made(name: str, tp: int) -> 
     least = autotp.plan(model, tp, example=example, objective="memory")
     assert least.elements()[1] < 1.4 * whole / tp < local
     assert least.objective.startswith("least memory")
+    autotp.verify(model, tp, example=example, objective="memory").raise_for_failure()
+
+
+@pytest.mark.parametrize("tp", [2, 3])
+def test_what_is_whole_behind_a_gather_is_parted_from_what_is_cut_before_it(tp: int) -> None:
+    torch.manual_seed(0)
+    model, example = Softened().double(), words(2, WIDTH, 4, 4)
+    cut = autotp.plan(model, tp, example=example, objective="memory").units[0].layouts()
+    assert {"conv.weight", "up.weight"} < cut.keys()
+    assert "last.weight" not in cut
     autotp.verify(model, tp, example=example, objective="memory").raise_for_failure()
 
 

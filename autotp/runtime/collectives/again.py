@@ -46,6 +46,12 @@ class _Kept:
         return self.value.serve().as_strided(self.size, self.strides, self.offset)
 
 
+def _without_history(tensor: torch.Tensor) -> torch.Tensor:
+    """What a hook may keep of a tensor: an operator that saves its own result has that as its history, and would keep itself
+    alive for good where no backward lets go of it. Autograd gives the history back to what the hook returns."""
+    return tensor if tensor.grad_fn is None else tensor.detach()
+
+
 class _Keeper:
     def __init__(self) -> None:
         # The reference keeps the identity of a storage from being used again, not its memory.
@@ -54,7 +60,7 @@ class _Keeper:
     def pack(self, tensor: torch.Tensor) -> Any:
         found = self.known.get(tensor.untyped_storage()._cdata) if tensor.layout is torch.strided else None
         if found is None:
-            return tensor
+            return _without_history(tensor)
         found[1].keepers += 1
         return _Kept(found[1], tensor.size(), tensor.stride(), tensor.storage_offset())
 
