@@ -38,10 +38,13 @@ Taken: TypeAlias = Callable[[Unit, Any, Any], tuple[Any, Any]]
 
 @dataclass
 class Recording:
-    """The first call of every unit shape, parameters that the outer Python uses by itself, and which tensors of a unit's
-    result (by their number) nobody reads; why a unit shape could not run; why conditions were guessed; the model's result."""
+    """The first call of every unit shape, and of units (by path) that are called with other sizes than the first of their shape;
+    parameters that the outer Python uses by itself, and which tensors of a unit's result (by their number) nobody reads; why a
+    unit shape could not run; why conditions were guessed; the model's result. A shape that was renamed has an origin."""
 
     calls: dict[int, Arguments] = field(default_factory=dict)
+    resized: dict[str, Arguments] = field(default_factory=dict)
+    origins: dict[int, int] = field(default_factory=dict)
     called: set[str] = field(default_factory=set)
     used_outside: dict[str, str] = field(default_factory=dict)
     unread: dict[int, frozenset[int]] = field(default_factory=dict)
@@ -49,10 +52,16 @@ class Recording:
     guessed: str = ""
     result: Any = None
 
-    def rename(self, shape: int, new: int) -> None:
-        """Know of some units of a shape by another number too."""
+    def call_of(self, unit: Unit) -> Arguments:
+        """The first call of a unit, or one of the same sizes."""
+        return self.resized.get(unit.path, self.calls[self.origins.get(unit.shape, unit.shape)])
+
+    def rename(self, unit: Unit, new: int) -> None:
+        """Know of some units of a shape by another number too, of which this one is the first."""
+        shape = unit.shape
+        self.origins[new] = self.origins.get(shape, shape)
         if shape in self.calls:
-            self.calls[new] = self.calls[shape]
+            self.calls[new] = self.call_of(unit)
         if shape in self.unread:
             self.unread[new] = self.unread[shape]
 
@@ -61,6 +70,7 @@ class Recording:
         new = other.calls.keys() - self.calls.keys()
         self.failed |= {shape: reason for shape, reason in other.failed.items() if shape in new}
         self.calls = other.calls | self.calls
+        self.resized = other.resized | self.resized
         self.called |= other.called
         self.used_outside = other.used_outside | self.used_outside
         both = self.unread.keys() & other.unread.keys()
@@ -126,6 +136,9 @@ class _Recorder:
         device = next((p.device for p in model.parameters() if p.device.type != "meta"), None)
         self.symbols = Symbols(device, guess=guess)  # inputs without data stand for ones where the weights are
         self.results: dict[tuple[int, Sizes], Any] = {}
+        self.sizes: dict[int, Sizes] = {}
+        # By identity: what the first unit gave in its place.
+        self.firsts: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.fakes: dict[int, torch.Tensor] = {}
         self.owners: dict[int, str] = {}
         self.read: dict[int, torch.Tensor] = {}  # by identity; kept alive, so that no identity is used again
@@ -160,26 +173,45 @@ class _Recorder:
         original = type(twin).forward
 
         def forward(*args: Any, **kwargs: Any) -> Any:
+            is_first = unit.path not in self.recording.called
             self.recording.called.add(unit.path)
             args, kwargs = self.taken(unit, args, kwargs)
             with torch._C.DisableTorchFunction():  # nobody is told of what is asked here
-                leaves, spec = pytree.tree_flatten((args, kwargs))
+                leaves = pytree.tree_leaves((args, kwargs))
                 self._note_read(leaves)
                 call = unit.shape, sizes_of(leaves)
                 known = self.recording.calls.get(unit.shape)
                 if known is not None:
-                    self.recording.calls[unit.shape] = wanting_gradients_too(known, leaves, spec)
+                    self.recording.calls[unit.shape] = wanting_gradients_too(known, (args, kwargs))
+                    if is_first and call[1] != self.sizes.get(unit.shape):
+                        self.recording.resized[unit.path] = as_it_is_now(args, kwargs)
                 elif call not in self.results:
-                    self.recording.calls[unit.shape] = as_it_is_now(args, kwargs)
-            if call not in self.results:
-                with self._inside():
-                    try:
-                        self.results[call] = original(twin, *args, **kwargs)
-                    except Exception as error:
-                        self.results[call] = self._stand_in(unit, error, args, kwargs)
+                    self.recording.calls[unit.shape], self.sizes[unit.shape] = as_it_is_now(args, kwargs), call[1]
+            if call in self.results:
+                return self.given(unit.shape, self._again(self.results[call], leaves))
+            with self._inside():
+                try:
+                    self.results[call] = original(twin, *args, **kwargs)
+                except Exception as error:
+                    self.results[call] = self._stand_in(unit, error, args, kwargs)
             return self.given(unit.shape, self.results[call])
 
         twin.__dict__["forward"] = forward
+
+    def _again(self, result: Any, inputs: Sequence[Any]) -> Any:
+        """A result in place of another unit's: tensors like its own, and not the same ones, which calls are told apart by. In a
+        stack, where each unit takes what the one before it gave, they stay the same."""
+        taken = set(map(id, inputs))
+
+        def another(tensor: torch.Tensor) -> torch.Tensor:
+            if id(tensor) in taken:
+                return tensor
+            new = tensor.clone()
+            self.firsts[id(new)] = tensor, new  # which keeps the identity from being used again
+            return new
+
+        with torch._C.DisableTorchFunction(), torch.enable_grad():
+            return pytree.tree_map_only(torch.Tensor, another, result)
 
     def _stand_in(self, unit: Unit, error: Exception, args: Any, kwargs: Any) -> torch.Tensor:
         """What a unit that needs real values gives while recording: its first tensor.
@@ -202,7 +234,9 @@ class _Recorder:
             self.depth -= 1
 
     def _note_read(self, leaves: Iterable[Any]) -> None:
-        self.read.update({id(leaf): leaf for leaf in leaves if isinstance(leaf, torch.Tensor)})
+        for leaf in [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]:
+            first, _ = self.firsts.get(id(leaf), (leaf, leaf))
+            self.read[id(first)] = first
 
     def _fake(self, tensor: torch.Tensor) -> torch.Tensor:
         if id(tensor) not in self.fakes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, TypeAlias
 
@@ -37,17 +37,19 @@ def as_it_is_now(args: Any, kwargs: Any) -> Arguments:
     return args, kwargs
 
 
-def wanting_gradients_too(known: Arguments, others: Sequence[Any], its_spec: pytree.TreeSpec) -> Arguments:
-    """A call whose tensors want gradients where those of another call do: a stack's first unit may be given data."""
+def wanting_gradients_too(known: Arguments, other: Arguments) -> Arguments:
+    """A call whose tensors want gradients where those in the same places of another call do: a stack's first unit may be given
+    data, and less than the others."""
     leaves, spec = pytree.tree_flatten(known)
+    its, its_spec = pytree.tree_flatten(other)
     if spec != its_spec:
+        placed = dict(pytree.tree_flatten_with_path(other)[0])
+        its = [placed.get(path) for path, _ in pytree.tree_flatten_with_path(known)[0]]
+    wanting = [_wants_alone(*pair) for pair in zip(leaves, its, strict=True)]
+    if not any(wanting):
         return known
-    wanting = [i for i, pair in enumerate(zip(leaves, others, strict=True)) if _wants_alone(*pair)]
-    if not wanting:
-        return known
-    for i in wanting:
-        leaves[i] = leaves[i].detach().requires_grad_()
-    args, kwargs = pytree.tree_unflatten(leaves, spec)
+    new = [leaf.detach().requires_grad_() if wants else leaf for leaf, wants in zip(leaves, wanting, strict=True)]
+    args, kwargs = pytree.tree_unflatten(new, spec)
     return args, kwargs
 
 

@@ -131,10 +131,10 @@ class _Builder:
         return value
 
     def _collected(self, marker: torch.fx.Node, reads: dict[Edge, Step]) -> Value:
-        """What stands in place of a marker: its operand, gathered if it is cut."""
+        """What stands in place of a marker: its operand, gathered along what is cut before it and not behind it."""
         (operand,), summed = self.typed.facts[marker].operands, self.summed.get(marker, frozenset())
         value: Value = reads.get((marker, operand), operand)
-        for dim in self._cut_dims(operand, self.flow.held[operand]):
+        for dim in self._cut_dims(operand, self.flow.collected(marker, operand)):
             of = "buffer" if _is_written(marker) else "activation"
             record = Transition("gather", dim[2], of, (dim,), summed=ordered(summed & frozenset(dim[2])))
             value = Step(record, value, about=marker)

@@ -184,7 +184,7 @@ class _Problem:
             return self.must_not_vary(target)
         if self.factor in self.flow.use(target[0], source[0]).once:
             return True
-        return self.typed.facts[target[0]].collects and self.must_vary(source)
+        return self.typed.facts[target[0]].collects and self.must_vary(source) and not self.must_vary(target)
 
     def cost(self, kind: str, node: torch.fx.Node, ranks: int) -> int:
         """The price of a collective on what one rank holds of a value; nothing for a single rank.

@@ -168,7 +168,7 @@ class _Placer:
             enter = self.enters.get((node, operand))
             own = self.varying[operand] - self.flow.use(node, operand).reduce
             found |= own | (enter.over if enter else frozenset())
-        if fact.collects and self.flow.held[fact.operands[0]]:
+        if fact.collects and self.flow.collected(node, fact.operands[0]):
             return self.summed.get(node, frozenset())
         return frozenset(found)
 

@@ -68,6 +68,10 @@ class Flow:
         """Mesh factors over whose ranks the value differs."""
         return factors_in(self.held[node], self.cuts) | self.partial[node] | self.routed_over(self.routed.get(node))
 
+    def collected(self, marker: torch.fx.Node, operand: torch.fx.Node) -> frozenset[Axis]:
+        """The axes along which a marker's value is gathered; along others a rank has its slice behind it too."""
+        return self.held[operand] - self.held[marker]
+
     def routed_over(self, routed: Routed | None) -> frozenset[Factor]:
         """Mesh factors over whose ranks other rows are right."""
         return frozenset() if routed is None else frozenset(self.cuts[routed.routing.choice].over)

@@ -172,17 +172,30 @@ class _Surveyor:
 
     def _tell_apart(self, unit: Unit, waiting: Sequence[Unit], recordings: Sequence[Recording]) -> list[Unit]:
         """The units that wait; those of the structure of one that was traced, for which its trace does not hold as their state
-        is another, have a number of their own now."""
-        contract, first = self.result.traced[unit.shape].contract, dict[Source, Any]()
-        other = [u for u in waiting if u.shape == unit.shape and not contract.fits(u.module(self.model), first)]
+        is another, or they are called with other sizes, have a number of their own now."""
+        traced, first = self.result.traced[unit.shape], dict[Source, Any]()
+
+        def holds(like: Unit) -> bool:
+            module = like.module(self.model)
+            return traced.contract.fits(module, first) and self._has_its_sizes(traced, like, recordings[0])
+
+        other = [like for like in waiting if like.shape == unit.shape and not holds(like)]
         if not other:
             return list(waiting)
         new = max(each.shape for each in self.result.units) + 1
         renamed = {each.path: replace(each, shape=new) for each in other}
         self.result.units = tuple(renamed.get(each.path, each) for each in self.result.units)
         for recording in recordings:
-            recording.rename(unit.shape, new)
+            recording.rename(other[0], new)
         return [renamed.get(each.path, each) for each in waiting]
+
+    def _has_its_sizes(self, traced: Traced, unit: Unit, recording: Recording) -> bool:
+        """Returns if a trace holds for the sizes that a unit is called with. Calls that differ in more than that, in what is
+        given at all, have programs of their own, but one plan."""
+        if unit.path not in recording.resized and unit.shape not in recording.origins:
+            return True
+        site = call_site(unit.module(self.model), *recording.call_of(unit))
+        return site.key != traced.site.key or traced.valid_for(site, traced.positions or ())
 
     def _trace(self, unit: Unit, recordings: Sequence[Recording]) -> None:
         module, varying = unit.module(self.model), VaryingDims()

@@ -31,9 +31,13 @@ def insert_steps(placement: Placement, ranks: torch.fx.Node) -> None:
         consumer.replace_input_with(operand, made[step])
     for size, read in steps.lengths.items():
         size.args = read
+    begun = {step.value for step in steps}
     for marker, collected in steps.collected.items():
+        is_gathered = isinstance(collected, Step) and collected.about is marker
+        if not is_gathered and marker in begun:
+            continue  # what is cut behind the marker are axes that the value before it has not
         node = node_of(collected)
-        if isinstance(collected, Step) and collected.about is marker:
+        if is_gathered:
             say(node, fact=placed_as(marker).fact, marks=placed_as(marker).origin)
         marker.replace_all_uses_with(node)
     join_calls(graph, [[made[step] for step in call] for call in placement.calls if len(call) > 1], ranks)

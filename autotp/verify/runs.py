@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from ..capture.grouped import GroupedProducts
 from ..capture.opaque import copy_opaque, tensors_of
+from ..capture.signature import call_site
 from ..errors import UsageError
 from ..planner.plan import Counts
 from ..planner.survey import Example
@@ -103,14 +104,16 @@ def _outputs(result: Any) -> dict[str, torch.Tensor]:
 
 
 @contextmanager
-def counted_units(model: nn.Module, units: Sequence[str]) -> Iterator[Counts]:
-    """Counts what units do as long as this lasts."""
+def counted_units(model: nn.Module, units: Mapping[str, Mapping[str, str]]) -> Iterator[Counts]:
+    """Counts what units do as long as this lasts. Of every unit, by path: the nodes that stand for its tensors in its graph, by
+    their places in the call. Others of its structure may be called with more, or with less."""
     calls, backward, inputs = Counter[str](), Counter[str](), Counter[tuple[str, str]]()
 
     def count(path: str, given: Any, result: Any) -> None:
         calls.update([path])
-        tensors = [leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, torch.Tensor)]
-        wanting = [(path, f"tensor_{i}") for i, tensor in enumerate(tensors) if tensor.requires_grad]
+        site = call_site(model.get_submodule(path), *given)
+        places = zip(site.paths("tensor"), site.tensors, strict=True)
+        wanting = {(path, units[path].get(place, place)) for place, tensor in places if tensor.requires_grad}
         first = [path]  # taken by the first gradient that comes
 
         def come(gradient: torch.Tensor) -> None:
@@ -122,7 +125,7 @@ def counted_units(model: nn.Module, units: Sequence[str]) -> Iterator[Counts]:
             if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
                 leaf.register_hook(come)
 
-    with _hooked(model, units, count):
+    with _hooked(model, list(units), count):
         yield Counts(calls, backward, inputs)
 
 

@@ -99,11 +99,19 @@ class Verifier:
 
     def _dense_run(self, dense: nn.Module, call: Call) -> Run:
         quiet = drawing_nothing() if call.training else nullcontext()
-        with quiet, counted_units(dense, [unit.path for unit in self.session.found.units]) as counts, self.only_copies:
+        with quiet, counted_units(dense, self._nodes()) as counts, self.only_copies:
             outputs, gradients = called(dense, call, self.seed, self.paths)
         if call.inputs is not self.call and any(bool(output.isnan().any()) for output in outputs.values()):
             raise UnsuitableError("its results are no numbers")
         return Run(call, outputs, gradients, counts)
+
+    def _nodes(self) -> dict[str, dict[str, str]]:
+        """The nodes of the tensors that units are called with, by unit and place in the call."""
+        found = self.session.found
+        sites = {unit.path: found.traced[unit.shape].site for unit in found.units if unit.shape in found.traced}
+        named = {path: dict(zip(site.paths("tensor"), site.same, strict=True)) for path, site in sites.items()}
+        nodes = {path: {place: f"tensor_{i}" for place, i in places.items()} for path, places in named.items()}
+        return {unit.path: nodes.get(unit.path, {}) for unit in found.units}
 
     def plan(self, tp: int) -> Plan:
         """The best plan of the model for so many ranks."""

@@ -228,6 +228,43 @@ def test_what_the_python_outside_does_with_results_is_as_planned(how: str, tp: i
     assert gathers == ([2, 1] if how == "a sum" else [report.planned["all_gather forward activation"]] * 2)
 
 
+class Modulated(nn.Module):
+    """A product of two columns, and a sum over them; what modulates it may come in several places, or not at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.shift, self.down = (
+            linear(*sizes) for sizes in ((HIDDEN, INNER), (HIDDEN, INNER), (INNER, HIDDEN))
+        )
+
+    def forward(
+        self, x: torch.Tensor, mask: torch.Tensor | None = None, by: Any = (), other: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        x = x if mask is None else x * mask
+        y = self.up(x) if other is None else self.up(x) * other.mean()
+        return x + self.down(sum((self.shift(each) for each in by), y).tanh())
+
+
+class CalledOtherwise(nn.Module):
+    """Equal blocks of which the first is given data, and less than the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.embed = linear(HIDDEN, HIDDEN), linear(HIDDEN, HIDDEN)
+        self.blocks = nn.ModuleList(Modulated() for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        one, two, three = self.blocks
+        by, mask = self.embed(x.cos()), torch.ones(x.shape[0], 1, 1, dtype=x.dtype)
+        y = self.first(one(x, by=[by, by]).sin())
+        return three(two(y, mask, by=[by, by]), by=[by, by], other=y)
+
+
+def test_sums_are_counted_by_where_a_tensor_is_in_a_call() -> None:
+    torch.manual_seed(0)
+    autotp.verify(CalledOtherwise().double(), 2, example=(values(2, 5, HIDDEN),)).raise_for_failure()
+
+
 def test_more_gathers_than_planned_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """With one more for every view."""
     monkeypatch.setattr(CutResult, "whole", lambda self: self.policy.gathered(self.local))

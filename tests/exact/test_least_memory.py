@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Mapping
 
 import pytest
 import torch
@@ -122,6 +123,60 @@ def test_what_no_chain_cuts_is_gathered_where_it_is_made(name: str, tp: int) -> 
     assert least.elements()[1] < 1.4 * whole / tp < local
     assert least.objective.startswith("least memory")
     autotp.verify(model, tp, example=example, objective="memory").raise_for_failure()
+
+
+class Stack(nn.Module):
+    """A few operators over channels one after the other, drawn at random; some read one of the values before them, too."""
+
+    ALONE: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "softmax": lambda x: x.softmax(1),
+        "flip": lambda x: x.flip(1),
+        "tanh": torch.tanh,
+        "roll": lambda x: x.roll(5, 1),
+        "centre": lambda x: x - x.mean(1, keepdim=True),
+    }
+    WITH: Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+        "add": torch.add,
+        "gate": lambda x, y: x * y.sigmoid(),
+        "maximum": torch.maximum,
+    }
+    MODULES: Mapping[str, Callable[[random.Random], nn.Module]] = {
+        "own": lambda draw: nn.Conv2d(12, 12, 3, padding=1, groups=12),
+        "convolution": lambda draw: nn.Conv2d(12, 12, 3, padding=1, groups=draw.choice([1, 2, 3, 4])),
+        "point": lambda draw: nn.Conv2d(12, 12, 1),
+        "transposed": lambda draw: nn.ConvTranspose2d(12, 12, 3, padding=1, groups=draw.choice([1, 3, 12])),
+        "norm": lambda draw: nn.GroupNorm(draw.choice([1, 2, 3, 4, 6]), 12),
+        "columns": lambda draw: nn.Linear(4, 4),
+    }
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        draw = random.Random(seed)
+        names = [draw.choice([*self.ALONE, *self.WITH, *self.MODULES]) for _ in range(draw.randint(3, 7))]
+        names.insert(draw.randint(0, 3), "own")
+        self.steps = [(name, draw.randint(0, 99)) for name in names]
+        self.layers = nn.ModuleList(self.MODULES.get(name, lambda _: nn.Identity())(draw) for name in names)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        values = [x]
+        for (name, number), layer in zip(self.steps, self.layers, strict=True):
+            if name in self.WITH:
+                values.append(self.WITH[name](values[-1], values[number % len(values)]))
+            else:
+                values.append(self.ALONE.get(name, layer)(values[-1]))
+        return values[-1]
+
+
+# A norm between two convolutions that are gathered, one of them whole, gathers along one dim of what is cut along another.
+SEEDS = (0, 4, 37)
+
+
+@pytest.mark.parametrize("seed", [pytest.param(n, marks=() if n in SEEDS else pytest.mark.sweep) for n in range(40)])
+def test_stacks_of_operators_over_channels(seed: int) -> None:
+    torch.manual_seed(seed)
+    model, example = Stack(seed).double(), words(2, 12, 4, 4)
+    for tp in (2, 3, 5):
+        autotp.verify(model, tp, example=example, objective="memory").raise_for_failure()
 
 
 @pytest.mark.parametrize("tp", [2, 3])

@@ -1,0 +1,80 @@
+"""Units of equal structure that are called with other sizes: one plan where the trace holds for both, else one for each."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import autotp
+from tests.contract.parts import values
+
+CHANNELS = 12
+
+
+class Stage(nn.Module):
+    """What modulates an image has the size of the smallest one, and is resized."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.by = nn.Conv2d(CHANNELS, 24, 3, padding=1), nn.Conv2d(CHANNELS, 24, 1)
+        self.down = nn.Conv2d(24, CHANNELS, 3, padding=1)
+
+    def forward(self, x: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+        resized = functional.interpolate(by, x.shape[-2:])
+        return x + self.down(self.up(x.tanh()) * self.by(resized))
+
+
+class Decoder(nn.Module):
+    """Four equal stages, of which the last two have images of twice the size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.by = nn.Conv2d(CHANNELS, CHANNELS, 1), nn.Conv2d(CHANNELS, CHANNELS, 1)
+        self.stages = nn.ModuleList(Stage() for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x, by = self.first(x), self.by(x)
+        for number, stage in enumerate(self.stages):
+            x = stage(functional.interpolate(x, scale_factor=2.0) if number == 2 else x, by)
+        return x
+
+
+class Mlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(CHANNELS, 24), nn.Linear(24, CHANNELS)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(self.up(x).relu())
+
+
+class Shorter(nn.Module):
+    """The second half of the blocks has half of the rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Mlp() for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for number, block in enumerate(self.blocks):
+            x = block(x[: len(x) // 2] if number == 2 else x)
+        return x
+
+
+@pytest.mark.parametrize("tp", [2, 3])
+def test_sizes_that_are_constants_of_a_trace_have_plans_of_their_own(tp: int) -> None:
+    torch.manual_seed(0)
+    model, example = Decoder().double(), (values(2, CHANNELS, 4, 4),)
+    units = [unit.instances for unit in autotp.plan(model, tp, example=example).units]
+    assert units[-2:] == [("stages.0", "stages.1"), ("stages.2", "stages.3")]
+    autotp.verify(model, tp, example=example).raise_for_failure()
+
+
+def test_sizes_that_vary_have_one_plan() -> None:
+    torch.manual_seed(0)
+    model, example = Shorter().double(), (values(4, CHANNELS),)
+    (unit,) = autotp.plan(model, 2, example=example).units
+    assert len(unit.instances) == 4
+    autotp.verify(model, 2, example=example).raise_for_failure()
