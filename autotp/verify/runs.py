@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,9 +110,9 @@ def counted_units(model: nn.Module, units: Mapping[str, Mapping[str, str]]) -> I
     their places in the call. Others of its structure may be called with more, or with less."""
     calls, backward, inputs = Counter[str](), Counter[str](), Counter[tuple[str, str]]()
 
-    def count(path: str, given: Any, result: Any) -> None:
+    def count(path: str, module: nn.Module, given: Any, result: Any) -> None:
         calls.update([path])
-        site = call_site(model.get_submodule(path), *given)
+        site = call_site(module, *given)
         places = zip(site.paths("tensor"), site.tensors, strict=True)
         wanting = {(path, units[path].get(place, place)) for place, tensor in places if tensor.requires_grad}
         first = [path]  # taken by the first gradient that comes
@@ -125,8 +126,29 @@ def counted_units(model: nn.Module, units: Mapping[str, Mapping[str, str]]) -> I
             if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
                 leaf.register_hook(come)
 
-    with _hooked(model, list(units), count):
+    with ExitStack() as wrapped:
+        for path in units:
+            wrapped.enter_context(_told_of(model.get_submodule(path), functools.partial(count, path)))
         yield Counts(calls, backward, inputs)
+
+
+@contextmanager
+def _told_of(module: nn.Module, tell: Callable[[nn.Module, Any, Any], None]) -> Iterator[None]:
+    """Tells of every forward of a module, also of one that is called by that name, which runs no hooks."""
+    before, original = module.__dict__.get("forward"), module.forward
+
+    @functools.wraps(original)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        tell(module, (args, kwargs), result)
+        return result
+
+    module.__dict__["forward"] = forward
+    try:
+        yield
+    finally:
+        module.__dict__.pop("forward")
+        module.__dict__ |= {} if before is None else {"forward": before}
 
 
 @contextmanager

@@ -265,6 +265,22 @@ def test_sums_are_counted_by_where_a_tensor_is_in_a_call() -> None:
     autotp.verify(CalledOtherwise().double(), 2, example=(values(2, 5, HIDDEN),)).raise_for_failure()
 
 
+class ByName(nn.Module):
+    """One of two equal blocks is called by the name of its forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Mlp() for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.blocks[1].forward(self.blocks[0](x))
+
+
+def test_calls_by_the_name_of_forward_are_counted() -> None:
+    torch.manual_seed(0)
+    autotp.verify(ByName().double(), 2, example=(values(2, 5, HIDDEN),)).raise_for_failure()
+
+
 def test_more_gathers_than_planned_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """With one more for every view."""
     monkeypatch.setattr(CutResult, "whole", lambda self: self.policy.gathered(self.local))
