@@ -17,7 +17,7 @@ from .origin import parts_only
 
 MSG_WRITTEN = (
     "the tensor that was given as .data of {name} was written to afterwards; {name} is cut over ranks and has memory of its own:"
-    " give a copy, p.data = t.clone(), and write to the parameter itself, under torch.no_grad()"
+    " give a copy, p.data = t.clone(), and write to p"
 )
 MSG_KEPT = (
     "the tensor that was given as .grad of {name} is still held by somebody, and backward adds to the gradient; {name} is cut"
