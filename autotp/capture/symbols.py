@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import sympy
 import torch
 from torch._dynamo.source import ConstantSource
+from torch._guards import SLoc
 from torch.fx.experimental.symbolic_shapes import DimDynamic, GuardOnDataDependentSymNode, ShapeEnv
 
 from ..errors import TraceError
@@ -22,7 +23,15 @@ from .fake import TracedFakes
 Place: TypeAlias = tuple[int, int | None]
 
 
-class _Guessing(ShapeEnv):
+class _Env(ShapeEnv):
+    """Does not say from which line a symbol or a guard comes: nobody asks, and to find that out it would import torch.export with
+    half of the compiler, and walk the stack for each."""
+
+    def _get_stack_summary(self, *args: Any, **kwargs: Any) -> tuple[SLoc, str]:
+        return SLoc("a trace", None), ""
+
+
+class _Guessing(_Env):
     """Has one answer for every condition on data that is not there."""
 
     answer = True
@@ -42,7 +51,7 @@ class Symbols:
 
     def __init__(self, device: torch.device | None = None, *, guess: bool | None = None) -> None:
         self.device = device or torch.device("cpu")
-        self.env = ShapeEnv()
+        self.env = _Env()
         if guess is not None:
             self.env = _Guessing()
             self.env.answer = guess

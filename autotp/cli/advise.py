@@ -10,6 +10,7 @@ from ..errors import UsageError
 from ..huggingface.names import check_named
 from ..planner.cost import hardware as node
 from ..session.arguments import rule_folders
+from .kept import Question
 from .options import (
     MODEL_HELP,
     batch_option,
@@ -52,6 +53,9 @@ def advise_command(
         raise UsageError(f"{tokens} tokens cannot be {batch} sequences of equal length")
     check_named(model)
     node(hardware, rule_folders(rules))
+    question = Question.of(model, rule_folders(rules))
+    if question is not None and question.is_answered():
+        return
     with importing():
         from .work.advise import print_advice
-    print_advice(model, hardware, tokens, batch, purpose, rules, as_json)
+    print_advice(model, hardware, tokens, batch, purpose, rules, as_json, question)

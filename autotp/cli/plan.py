@@ -10,6 +10,7 @@ from ..errors import UsageError
 from ..huggingface.names import check_named
 from ..planner.cost import hardware as node
 from ..session.arguments import Wishes, check_size, parse_setting, rule_folders
+from .kept import Question
 from .options import (
     MODEL_HELP,
     Sizes,
@@ -97,6 +98,9 @@ def plan_command(
         sequence_parallel=sequence_parallel,
     )
     node(hardware, rule_folders(rules))
+    question = Question.of(model, rule_folders(rules)) if plan_file is None and out is None else None
+    if question is not None and question.is_answered():
+        return
     with importing():
         from .work.plan import print_plan
     print_plan(
@@ -109,6 +113,7 @@ def plan_command(
         batch=batch,
         as_json=as_json,
         out=out,
+        question=question,
     )
 
 

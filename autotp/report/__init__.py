@@ -1,7 +1,7 @@
 """Plans and verification reports as text: pure functions from data to rich renderables."""
 
+from ..outside.console import make_console
 from .compare import plan_sizes
-from .console import make_console
 from .estimate import plan_estimate
 from .summary import plan_summary
 from .text import byte_size, fold, number, paragraphs

@@ -6,11 +6,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import logging
-import os
 import sys
-import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,15 +20,11 @@ from ..dispatch.calls import UnitCalls
 from ..errors import PlanError
 from ..huggingface import models
 from ..outside.data import parse_json, read_text
-from ..outside.rule_files import RULES
+from ..outside.kept import digest_of, folder, keep, sources
 from ..planner.plan import Plan
 from ..planner.records import read_record
 from ..planner.survey import fingerprint_of
 from .pipeline import Session
-
-FOLDER_VARIABLE = "AUTOTP_CACHE"
-PACKAGE = Path(__file__).parents[1]
-logger = logging.getLogger("autotp")
 
 
 @dataclass(frozen=True)
@@ -60,14 +53,14 @@ def cached_plan(session: Session, tp: int) -> Prepared:
     """
     if session.example is not None:
         return _prepared(session, session.plan(tp))
-    file = _folder() / f"{_key(session, tp)}.json"
+    file = folder() / f"{_key(session, tp)}.json"
     try:
         found = Prepared.from_json(read_text(file, PlanError))
         check_plan(session.module, Plan.from_json(found.plan), tp)
         return found
     except PlanError:
         found = _prepared(session, session.plan(tp))
-    _keep(file, found.to_json())
+    keep(file, found.to_json())
     return found
 
 
@@ -78,33 +71,18 @@ def accept_once(session: Session, plan: Plan, tp: int) -> Prepared:
         session.accepted(plan, tp)
         return _prepared(session, plan)
     digest = hashlib.sha256(plan.to_json().encode()).hexdigest()
-    file = _folder() / f"{_key(session, tp)}-{digest}.proved"
+    file = folder() / f"{_key(session, tp)}-{digest}.proved"
     try:
         return Prepared.from_json(read_text(file, PlanError))
     except PlanError:
         session.accepted(plan, tp)
     found = _prepared(session, plan)
-    _keep(file, found.to_json())
+    keep(file, found.to_json())
     return found
 
 
 def _prepared(session: Session, plan: Plan) -> Prepared:
     return Prepared(plan.to_json(), session.calls(plan))
-
-
-def _keep(file: Path, text: str) -> None:
-    try:
-        _write(file, text)
-    except OSError as error:
-        logger.info("what was planned or proved is not kept: %s", error)
-
-
-def _folder() -> Path:
-    """`$AUTOTP_CACHE`, else the folder for it among the user's cached files."""
-    own = os.environ.get(FOLDER_VARIABLE)
-    if own:
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "autotp" / "plans"
 
 
 def _key(session: Session, tp: int) -> str:
@@ -121,24 +99,13 @@ def _key(session: Session, tp: int) -> str:
     versions = torch.__version__, models.VERSION
     dtypes = sorted({str(parameter.dtype) for parameter in model.parameters()})
     config = sorted(vars(model.config).items(), key=lambda entry: entry[0])
-    digest = hashlib.sha256(repr((versions, tp, fingerprint_of(model), dtypes, config, asked)).encode())
-    for file in _sources(model, session.folders):
-        digest.update(str(file).encode() + b"\0" + file.read_bytes())
-    return digest.hexdigest()
+    text = repr((versions, tp, fingerprint_of(model), dtypes, config, asked))
+    return digest_of(text, (*class_files(model), *sources(session.folders)))
 
 
-def _sources(model: nn.Module, rules: Iterable[Path]) -> Iterator[Path]:
-    """Every file that decides about a plan, but those of installed versions that do not change."""
-    modules = {type(module).__module__ for module in model.modules()} - {"builtins"}
+def class_files(model: nn.Module) -> Iterator[Path]:
+    """The files with the classes of a model's modules, and of their configurations."""
+    parts = [*model.modules(), *(getattr(module, "config", None) for module in model.modules())]
+    modules = {type(part).__module__ for part in parts} - {"builtins"}
     files = (getattr(sys.modules.get(name), "__file__", None) for name in sorted(modules))
     yield from (Path(file) for file in files if file)
-    for folder, pattern in ((PACKAGE, "*.py"), *((folder, "*.toml") for folder in (RULES, *rules))):
-        yield from sorted(folder.rglob(pattern))
-
-
-def _write(file: Path, text: str) -> None:
-    """In one step, so that another process never reads half a plan."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=file.parent, suffix=".tmp", delete=False) as new:
-        new.write(text)
-    os.replace(new.name, file)

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-
-import click
 
 from ...outside.progress import working
 from ...planner.advise import advise
 from ...planner.estimate import Estimate
 from ...planner.plan import Plan
-from ...report import make_console
 from ...report.advice import advice_data, advice_text
 from ...session.study import Study
+from ..kept import Question
+from .answer import as_text, print_answer
 
 
 def print_advice(
-    model: str, hardware: str, tokens: int, batch: int, purpose: str, rules: tuple[Path, ...], as_json: bool
+    model: str,
+    hardware: str,
+    tokens: int,
+    batch: int,
+    purpose: str,
+    rules: tuple[Path, ...],
+    as_json: bool,
+    question: Question | None,
 ) -> None:
-    """Weigh all sizes of a node, and print the best."""
+    """Weigh all sizes of a node, and print the best, which is kept for a question."""
     with working(f"planning {model} for every size of {hardware}"):
         study = Study(model, hardware=hardware, tokens=tokens // batch, rules=rules)
 
@@ -28,7 +33,4 @@ def print_advice(
             return plan, study.estimate_of(plan, sequences, tokens // batch)
 
         advice = advise(made, study.machine, purpose, tokens, batch)
-    if as_json:
-        click.echo(json.dumps(advice_data(advice), indent=2, ensure_ascii=False))
-    else:
-        make_console().print(advice_text(advice))
+    print_answer(as_text(advice_data(advice)) if as_json else advice_text(advice), question, study.module)

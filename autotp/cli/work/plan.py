@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 
-import click
+from rich.console import RenderableType
 
 from ...errors import UsageError
 from ...outside.progress import working
 from ...planner.plan import Plan
 from ...report import (
-    make_console,
     paragraphs,
     plan_estimate,
     plan_left_whole,
@@ -25,6 +23,8 @@ from ...report import (
 )
 from ...session.arguments import Wishes
 from ...session.study import Study
+from ..kept import Question
+from .answer import as_text, print_answer
 
 
 def print_plan(
@@ -38,48 +38,45 @@ def print_plan(
     batch: int,
     as_json: bool,
     out: Path | None,
+    question: Question | None,
 ) -> None:
-    """Plan for these numbers of ranks, or take the edited plan, and print what was asked for."""
+    """Plan for these numbers of ranks, or take the edited plan, and print what was asked for, which is kept for a question."""
     with working(f"planning {model} for {' and '.join(map(str, sizes))} ranks"):
         study = Study(model, **wishes)
         plan = study.read(edited) if edited is not None else study.plan(sizes[0])
     if out is not None:
         save(plan, out)
+    print_answer(answer(study, plan, sizes, parameter, batch, side_by_side, as_json), question, study.module)
+
+
+def answer(
+    study: Study,
+    plan: Plan,
+    sizes: tuple[int, ...],
+    parameter: str | None,
+    batch: int,
+    side_by_side: bool,
+    as_json: bool,
+) -> RenderableType:
+    """One parameter, several sizes, or everything about one plan."""
     if parameter is not None:
-        explain(study, plan, parameter, as_json)
-    elif side_by_side:
-        compare(study, sizes, batch, as_json)
-    elif as_json:
-        click.echo(plan.to_json(), nl=False)
-    else:
-        show(study, plan, batch)
-
-
-def show(study: Study, plan: Plan, batch: int) -> None:
-    """Print everything about one plan."""
+        found = study.why(plan, parameter)
+        return as_text(why_data(found)) if as_json else why_text(found)
+    if side_by_side:
+        return compare(study, sizes, batch, as_json)
+    if as_json:
+        return plan.to_json()
     with working("estimating memory and time"):
         estimate = study.estimate(plan, batch)
     tables = (*plan_estimate(estimate), plan_tree(plan), *plan_units(plan), plan_left_whole(plan))
-    make_console().print(paragraphs((plan_summary(plan), *tables)))
+    return paragraphs((plan_summary(plan), *tables))
 
 
-def explain(study: Study, plan: Plan, parameter: str, as_json: bool) -> None:
-    """Print why one parameter is placed as it is."""
-    found = study.why(plan, parameter)
-    if as_json:
-        click.echo(json.dumps(why_data(found), indent=2, ensure_ascii=False))
-    else:
-        make_console().print(why_text(found))
-
-
-def compare(study: Study, sizes: tuple[int, ...], batch: int, as_json: bool) -> None:
-    """Print several sizes beside each other."""
+def compare(study: Study, sizes: tuple[int, ...], batch: int, as_json: bool) -> RenderableType:
+    """Several sizes beside each other."""
     with working("estimating memory and time"):
         pairs = [(plan, study.estimate(plan, batch)) for plan in map(study.plan, dict.fromkeys(sizes))]
-    if as_json:
-        click.echo(json.dumps([dataclasses.asdict(estimate) for _, estimate in pairs], indent=2, ensure_ascii=False))
-    else:
-        make_console().print(plan_sizes(pairs))
+    return as_text([dataclasses.asdict(estimate) for _, estimate in pairs]) if as_json else plan_sizes(pairs)
 
 
 def save(plan: Plan, path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Group
 
 from ...errors import UsageError, nearest
-from ..console import make_console
+from ...outside.console import make_console
 from ..text import paragraphs
 from .data import Diff, UnitDiff
 from .dot import diff_dot, render_svg
