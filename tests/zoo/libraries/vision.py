@@ -26,7 +26,7 @@ NETS = {
     "mnasnet0_5": 32,
     "mobilenet_v2": 32,
     "mobilenet_v3_small": 32,
-    "regnet_y_400mf": 32,
+    "regnet_y_400mf": 96,
     "regnet_x_400mf": 32,
     "resnet18": 32,
     "resnet50": 32,
