@@ -21,6 +21,7 @@ class Annotation:
         opaque: what a rule calls a call of a Python object; None for every other node.
         owner: the package that such an object's class is of. holding: those of the objects in it.
         writes: of an operator that writes in place, every value that shares the memory; None for every other.
+        data: of a `detach`, whether it is a parameter's `.data`, of whose writes autograd does not hear.
     """
 
     module: str = ""
@@ -30,6 +31,7 @@ class Annotation:
     owner: str | None = None
     holding: frozenset[str] = frozenset()
     writes: tuple[torch.fx.Node, ...] | None = None
+    data: bool = False
 
 
 _NOTHING = Annotation()

@@ -14,6 +14,7 @@ from ..axes.annotation import annotate, annotation
 from ..axes.call import is_tensor, named_arguments
 from ..axes.operators.collect import collect
 from ..errors import TraceError
+from .contract.frames import MSG_HIDDEN
 from .normalise import sharing_memory
 
 aten = torch.ops.aten
@@ -32,9 +33,21 @@ def settle_writes(graph: torch.fx.Graph, repeated: bool = False) -> None:
     """
     if repeated and (node := next(outliving(graph), None)) is not None:
         raise TraceError(f"it writes into {node.target} and has a checkpoint, whose backward does that again")
+    _check_data(graph)
     note_running_statistics(graph)
     read_before_writes(graph)
     part_from_inputs(graph)
+
+
+def _check_data(graph: torch.fx.Graph) -> None:
+    """Raises TraceError where the data of a parameter is written after somebody has read the parameter: what is kept for the
+    backward then changes behind autograd's back, and a graph keeps what was read."""
+    order = {node: i for i, node in enumerate(graph.nodes)}
+    for writer, shared in _writers(graph):
+        if any(annotation(each).data for each in shared):
+            readers = [user for each in shared for user in each.users if user not in shared and _reads(user)]
+            if any(order[user] < order[writer] for user in readers):
+                raise TraceError(MSG_HIDDEN)
 
 
 def outliving(graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:

@@ -27,10 +27,10 @@ from .capturing import capturing, unwrapped
 from .clone import clone, holding
 from .composite import composites
 from .containers import Containers
+from .contract.frames import PARAMETER
 from .contract.guards import Contract
 from .contract.laying import GapsError, layings_of, storage_of
 from .contract.modes import Modes
-from .contract.numbers import PARAMETER
 from .contract.observer import Observer
 from .functions import opaque_functions
 from .grouped import GroupedProducts

@@ -1,4 +1,4 @@
-"""Which module each traced node was made in: its annotation says the innermost one's path."""
+"""Which module each traced node was made in: its annotation says the innermost one's path. And which are a parameter's data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.fx import traceback
 
 from ..axes.annotation import annotate
 
-_KEY = "module"
+_KEY, _DATA = "module", "data"
 _TRACING = threading.RLock()  # torch keeps what nodes are marked with in one place for all threads
 
 
@@ -37,6 +37,18 @@ def noting_modules(module: nn.Module) -> Iterator[None]:
                 hook.remove()
 
 
+@contextmanager
+def noting_data() -> Iterator[None]:
+    """Inside the context, a `detach` that is traced is marked as a parameter's `.data`."""
+    meta = traceback.get_current_meta()
+    before = meta.get("custom", {})
+    meta["custom"] = before | {_DATA: True}
+    try:
+        yield
+    finally:
+        meta["custom"] = before
+
+
 def _hooks(module: nn.Module, path: str, running: list[str], mark: Callable[[], None]) -> Iterator[Any]:
     def enter(*_: Any) -> None:
         running.append(path)
@@ -53,8 +65,11 @@ def _hooks(module: nn.Module, path: str, running: list[str], mark: Callable[[], 
 def keep_modules(graph: torch.fx.Graph) -> None:
     """Move the marks to the annotations, and drop what else tracing with them leaves on a node."""
     for node in graph.nodes:
-        path = node.meta.pop("custom", {}).get(_KEY)
+        marks = node.meta.pop("custom", {})
+        path = marks.get(_KEY)
         for other in ("original_aten", "seq_nr"):
             node.meta.pop(other, None)
         if path and node.op == "call_function":
             annotate(node, module=path)
+        if marks.get(_DATA) and node.target is torch.ops.aten.detach.default:
+            annotate(node, data=True)

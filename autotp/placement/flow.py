@@ -15,6 +15,7 @@ from dataclasses import replace
 
 import torch
 
+from ..axes.annotation import annotation
 from ..axes.facts import Fact, parameter_of
 from ..axes.layout import Cuts, Factor, Layout, Leaf, ProductLayout, SumLayout, is_even, layout_of
 from ..axes.term import Axis, axes_of_dims
@@ -103,6 +104,10 @@ def _place(typed: TypedGraph, state: _State, node: torch.fx.Node) -> None:
     state.held[node] = cut_in(typed.axes(node), cuts) & held
     state.partial[node] = carried | factors_in(contracted, cuts)
     _check_disjoint(typed, state, node)
+    if annotation(node).data and state.held[node] and node in state.flow.written:
+        raise UnsoundPlanError(
+            f"{node.name} ({node.target}) writes into the data of a parameter, of which nobody hears"
+        )
     state.zero[node] = frozenset(axis for axis in state.held[node] if _is_zero(typed, state, node, axis))
 
 

@@ -3,7 +3,8 @@
 Calling an overload of an operator from Python costs nearly twice what the binding of the same operator does. Legal because
 a binding in this table takes the overload's arguments as they stand, and finds the same overload by them. A view becomes a
 reshape, which is one wherever there is one: a kernel may lay out the result of fewer heads in an order that has none. Where
-somebody writes into the memory it stays a view. Layers run their `local_forward`: what hooks do is part of the graph.
+somebody writes into the memory it stays a view. A parameter's `.data` is read as that: autograd hears of no write there.
+Layers run their `local_forward`: what hooks do is part of the graph.
 """
 
 from __future__ import annotations
@@ -63,6 +64,11 @@ BINDINGS: dict[Any, Callable[..., Any]] = {
 OWN = {overload: Own(binding) for overload, binding in BINDINGS.items()}
 
 
+def data_of(parameter: torch.Tensor) -> torch.Tensor:
+    """What is written there is hidden from autograd, as in the model."""
+    return parameter.data
+
+
 def directly(graph: torch.fx.Graph) -> torch.fx.Graph:
     """A copy of a graph for the code: the same operators, called the cheapest way."""
     made, copies = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
@@ -73,6 +79,8 @@ def directly(graph: torch.fx.Graph) -> torch.fx.Graph:
             node.target = OWN[aten.reshape.default]
         elif node.target is aten.slice.Tensor and len(node.args) > 2 and not node.kwargs:
             _index(node)
+        elif annotation(node).data:
+            node.target = data_of
         elif node.op == "call_function":
             node.target = OWN.get(node.target, node.target)
         elif node.op == "call_module":

@@ -12,12 +12,14 @@ import sys
 import sysconfig
 import types
 from collections.abc import Callable, Container
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from ..whereabouts import noting_data
 from .actions import Action, actions_of
 
 Callback = TypeVar("Callback", bound=Callable[..., Any])
@@ -143,6 +145,8 @@ def _side(frame: types.FrameType) -> str:
     return side
 
 
+MSG_HIDDEN = "it writes into the data of a tensor behind autograd's back"
+PARAMETER = "_autotp_is_parameter"  # an attribute of the tensors that stand for parameters
 _DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 _ENVIRONMENT = frozenset(
     method.__code__ for method in vars(type(os.environ)).values() if isinstance(method, types.FunctionType)
@@ -175,13 +179,15 @@ class Tracing(TorchFunctionMode):
         self.observer.call(function, args, kwargs or {})
         # An operator that a graph can have gives the same tensor.
         plain = torch.Tensor.detach if function == _DATA else function
+        of_parameter = function == _DATA and PARAMETER in vars(args[0])
         if _is_mute(args) and _is_mute(kwargs):
             sys.settrace(None)  # following Python's every step takes as long again as the steps
         try:
-            result = plain(*args, **(kwargs or {}))
+            with noting_data() if of_parameter else nullcontext():
+                result = plain(*args, **(kwargs or {}))
         finally:
             sys.settrace(self._enter)
-        if function == _DATA:
+        if function == _DATA and not of_parameter:
             self.observer.data_of(result)
         return result
 

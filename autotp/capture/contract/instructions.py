@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from .actions import ABOUT, SUBCLASSES, Action
 from .answers import is_outside
-from .frames import IMPORTS, is_observed
+from .frames import IMPORTS, MSG_HIDDEN, is_observed
 from .kept import keeper, runs_again
 from .laying import LAYOUTS, asked, asks_for_order, is_asked_of_all, storage_of
 from .libraries import is_module_of_library
@@ -188,7 +188,7 @@ class Instructions(Names):
                 if memory_of(tensor) in self.memory:
                     self.snapshots.take_numbers(tensor)
                 if id(tensor) in self.hidden or id(tensor._base) in self.hidden:
-                    self.refuse("it writes into the data of a tensor behind autograd's back")
+                    self.refuse(MSG_HIDDEN)
         if isinstance(function, types.FunctionType) and not is_module_of_library(function.__globals__):
             name = function.__qualname__
             self.refuse(f"{name} has taken the place of a function of torch, and runs more than once in a trace")

@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from .frames import between, is_observed
+from .frames import PARAMETER, between, is_observed
 
 TELLS = "_autotp_class_of"  # a function of what stands for objects: gives their class, and tells that it was given away
-PARAMETER = "_autotp_is_parameter"  # an attribute of the tensors that stand for parameters
 # Classes of what stands for a number while a trace runs, with one that is like it.
 STANDS_FOR: dict[type, Any] = {torch.SymInt: 0, torch.SymFloat: 0.0, torch.SymBool: False}
 _ABSENT: Any = object()

@@ -20,12 +20,12 @@ MSG_WRITTEN = (
     " give a copy, p.data = t.clone(), and write to p"
 )
 MSG_KEPT = (
-    "the tensor that was given as .grad of {name} is still held by somebody, and backward adds to the gradient; {name} is cut"
-    " over ranks, and its gradient has memory of its own: give a copy, p.grad = g.clone(), and read p.grad"
+    "the tensor that was given as .grad of {name} is still held by somebody, and backward adds to the gradient; that of a cut"
+    " parameter has memory of its own: give a copy, p.grad = g.clone(), and read p.grad"
 )
 MSG_BOTH = (
-    "the tensor that was given as .grad of {name} was written to, and so was the gradient; {name} is cut over ranks, and its"
-    " gradient has memory of its own: write to p.grad alone"
+    "the tensor that was given as .grad of {name} was written to, and so was the gradient; that of a cut parameter has memory"
+    " of its own: write to p.grad alone"
 )
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils import dlpack
 
-from tests.contract.parts import HIDDEN, INNER, Mlp, Net, call, case, leaf, linear, twins
+from tests.contract.parts import HIDDEN, INNER, Mlp, Net, call, case, leaf, linear, twins, values
 
 
 class Writes(Mlp):
@@ -264,3 +264,107 @@ def weights_clipped_through_their_data():
     yield call(leaf(2, 4, HIDDEN))
     net.eval()
     yield call(leaf(2, 4, HIDDEN), backward=False, under=torch.no_grad)
+
+
+class Clips(Mlp):
+    """A gain, which its own forward writes through its `.data`."""
+
+    def __init__(self, write, inner=False):
+        super().__init__()
+        self.write, self.inner = write, inner
+        self.gain = nn.Parameter(values(INNER if inner else HIDDEN, seed=7))
+
+    def middle(self, y):
+        return self.write(self, y.relu()) if self.inner else y.relu()
+
+    def after(self, z):
+        return z if self.inner else self.write(self, z)
+
+
+def clipping(write, inner=False):
+    """Calls of both modes; two whose backward comes after both; and one behind a write from outside."""
+    net = twins(lambda i: Clips(write, inner))
+    yield net
+    yield
+    net.eval()
+    yield
+    net.train()
+
+    def run():
+        return net(leaf(2, 5, HIDDEN)) + net(leaf(2, 5, HIDDEN, seed=3)).sin()
+
+    yield call(run=run)
+    net.blocks[1].gain.data.mul_(3.0)
+    yield
+    with torch.no_grad():
+        net.blocks[0].gain.add_(1.0)
+    yield call(run=run)
+
+
+def clipped(self, z):
+    self.gain.data.clamp_(-0.5, 0.5)
+    return z * self.gain
+
+
+@case()
+def a_parameter_clipped_through_its_data():
+    yield from clipping(clipped)
+
+
+@case()
+def a_cut_parameter_clipped_through_its_data():
+    yield from clipping(clipped, inner=True)
+
+
+@case()
+def a_parameter_clipped_in_training():
+    yield from clipping(lambda self, z: clipped(self, z) if self.training else z * self.gain)
+
+
+@case()
+def a_part_of_a_parameter_written_through_its_data():
+    def write(self, z):
+        self.gain.data[3:].mul_(0.9)
+        self.gain.data[:2] = 0.25
+        return z * self.gain
+
+    yield from clipping(write)
+
+
+@case()
+def an_average_kept_in_a_parameter():
+    def write(self, z):
+        self.gain.data.mul_(0.9).add_(z.detach().mean((0, 1)), alpha=0.1)
+        return z * self.gain
+
+    yield from clipping(write)
+
+
+@case()
+def a_parameter_written_through_its_data_after_it_was_read():
+    def write(self, z):
+        y = z * self.gain
+        self.gain.data.mul_(0.9)
+        return y * self.gain
+
+    yield from clipping(write)
+
+
+@case()
+def a_parameter_written_through_data_that_is_kept():
+    def write(self, z):
+        held = self.gain.data
+        y = z + held
+        held.mul_(0.9)
+        return y + held + self.gain
+
+    yield from clipping(write)
+
+
+@case()
+def a_parameter_written_through_its_data_with_what_is_read_of_it():
+    def write(self, z):
+        self.gain.data /= self.gain.detach().abs().max()
+        return z * self.gain
+
+    yield from clipping(write)
