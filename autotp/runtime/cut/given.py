@@ -16,7 +16,7 @@ from .memories import holders_of
 from .origin import parts_only
 
 MSG_WRITTEN = (
-    "the tensor that was given as .data of {name} was written to afterwards; {name} is cut over ranks and has memory of its own:"
+    "the tensor that was given as .data of {name} was written to afterwards; a cut parameter has memory of its own:"
     " give a copy, p.data = t.clone(), and write to p"
 )
 MSG_KEPT = (
