@@ -16,15 +16,15 @@ from .memories import holders_of
 from .origin import parts_only
 
 MSG_WRITTEN = (
-    "the tensor that was given as .data of {name} was written to afterwards; a cut parameter has memory of its own:"
+    "what was given as .data of {name} was written to afterwards; a cut parameter has memory of its own:"
     " give a copy, p.data = t.clone(), and write to p"
 )
 MSG_KEPT = (
-    "the tensor that was given as .grad of {name} is still held by somebody, and backward adds to the gradient; that of a cut"
+    "what was given as .grad of {name} is still held by somebody, and backward adds to the gradient; that of a cut"
     " parameter has memory of its own: give a copy, p.grad = g.clone(), and read p.grad"
 )
 MSG_BOTH = (
-    "the tensor that was given as .grad of {name} was written to, and so was the gradient; that of a cut parameter has memory"
+    "what was given as .grad of {name} was written to, and so was the gradient; that of a cut parameter has memory"
     " of its own: write to p.grad alone"
 )
 
