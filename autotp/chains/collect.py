@@ -11,7 +11,7 @@ from ..axes.annotation import annotation
 from ..axes.call import is_tensor, operator_name
 from ..axes.facts import Fact, Typing
 from ..axes.operators.collect import collect
-from ..axes.term import axes_of, axes_of_dims, resolve
+from ..axes.term import Axis, axes_of, axes_of_dims, resolve
 from .match import Proposal, weights_of
 from .rules import ChainRule, ChainRules
 
@@ -89,8 +89,9 @@ def through(graph: torch.fx.Graph, typing: Typing) -> frozenset[str]:
 
 
 def marked_proposals(graph: torch.fx.Graph, typing: Typing, rules: Mapping[str, ChainRule]) -> list[Proposal]:
-    """One proposal for every marker, by the rule of its parameters: the whole dim that is another behind it, as one axis."""
-    proposals = []
+    """One proposal for what a parameter makes, by its rule: the whole dim that is another behind the marker, as one axis. In a
+    loop all markers of a parameter are of that axis."""
+    proposals: dict[tuple[tuple[Axis, ...], tuple[str, ...]], Proposal] = {}
     for marker in [node for node in graph.nodes if node.target is collect]:
         source = typing.facts[marker].operands[0]
         axes = tuple(axes_of(resolve(typing.dims(source)[typing.facts[source].brought])))
@@ -99,5 +100,5 @@ def marked_proposals(graph: torch.fx.Graph, typing: Typing, rules: Mapping[str, 
         )
         if parameters and len(axes) == 1 and not axes[0].pins:
             rule = next(rules[name] for name in parameters if name in rules)
-            proposals.append(Proposal(rule, marker.name, axes, parameters))
-    return proposals
+            proposals.setdefault((axes, parameters), Proposal(rule, marker.name, axes, parameters))
+    return list(proposals.values())

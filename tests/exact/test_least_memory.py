@@ -12,6 +12,8 @@ from torch import nn
 
 import autotp
 from autotp.checkpoint.full import state_of
+from autotp.huggingface.examples import examples_for
+from autotp.planner.survey import survey
 from autotp.runtime.groups.launch import run_ranks
 from tests.families import FAMILIES
 
@@ -123,6 +125,19 @@ def test_what_no_chain_cuts_is_gathered_where_it_is_made(name: str, tp: int) -> 
     assert least.elements()[1] < 1.4 * whole / tp < local
     assert least.objective.startswith("least memory")
     autotp.verify(model, tp, example=example, objective="memory").raise_for_failure()
+
+
+def test_a_loop_has_one_proposal_for_each_weight() -> None:
+    """And not one for every step, of which any number may be cut: 24 of them were more combinations than fit into memory."""
+    torch.manual_seed(0)
+    model = Recurrent(nn.LSTMCell(WIDTH, WIDTH)).double()
+    found = survey(model, examples_for(model, (words(2, 24, WIDTH),)), least_memory=True)
+    (problem,) = found.problems.values()
+    assert sorted(proposal.parameters for proposal in problem.proposals if proposal.rule.collect) == [
+        ("cell.weight_hh", "cell.bias_hh"),
+        ("cell.weight_ih", "cell.bias_ih"),
+        ("head.weight", "head.bias"),
+    ]
 
 
 class Stack(nn.Module):
