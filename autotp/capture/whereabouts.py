@@ -71,5 +71,5 @@ def keep_modules(graph: torch.fx.Graph) -> None:
             node.meta.pop(other, None)
         if path and node.op == "call_function":
             annotate(node, module=path)
-        if marks.get(_DATA) and node.target is torch.ops.aten.detach.default:
+        if marks.get(_DATA):
             annotate(node, data=True)

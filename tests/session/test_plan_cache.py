@@ -11,10 +11,11 @@ import torch
 from autotp.capture.varying import Seen
 from autotp.dispatch.calls import UnitCalls
 from autotp.huggingface.models import build_model
+from autotp.outside.kept import FOLDER_VARIABLE
 from autotp.planner.plan import OutsidePlan, Plan
 from autotp.planner.survey import fingerprint_of, parameter_owners
 from autotp.session.pipeline import Session
-from autotp.session.plan_cache import FOLDER_VARIABLE, Prepared, cached_plan
+from autotp.session.plan_cache import Prepared, cached_plan
 from tests.checkpoint.models import config_of
 
 MODEL = build_model(config_of("gpt2"))
