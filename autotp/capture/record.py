@@ -210,8 +210,9 @@ class _Recorder:
             self.firsts[id(new)] = tensor, new  # which keeps the identity from being used again
             return new
 
+        plain = (tuple, list, dict)  # a cache that pytree could take apart stays the same cache
         with torch._C.DisableTorchFunction(), torch.enable_grad():
-            return pytree.tree_map_only(torch.Tensor, another, result)
+            return pytree.tree_map_only(torch.Tensor, another, result, is_leaf=lambda v: not isinstance(v, plain))
 
     def _stand_in(self, unit: Unit, error: Exception, args: Any, kwargs: Any) -> torch.Tensor:
         """What a unit that needs real values gives while recording: its first tensor.

@@ -44,7 +44,7 @@ class Question:
         """Print what was printed before, if it is known."""
         known = self.answer()
         if known is not None:
-            click.echo(known, nl=False)
+            show(known)
         return known is not None
 
     def answer(self) -> str | None:
@@ -60,3 +60,8 @@ class Question:
         found = list(files)
         known = {"text": text, "files": list(map(str, found)), "classes": digest_of("", found)}
         keep(self.file, json.dumps(known, ensure_ascii=False))
+
+
+def show(text: str) -> None:
+    """Print a text with the colours that it has, which the console has decided on."""
+    click.echo(text, nl=False, color=True)

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from ..checkpoint.full import full_gradients
 from ..dispatch.apply import apply_plan
-from ..dispatch.compiler import Compiler
+from ..dispatch.compiler import Compiler, tensors_in
 from ..errors import AutotpError, UsageError, in_one_line
 from ..huggingface import models
 from ..huggingface.examples import examples_for
@@ -107,11 +107,12 @@ class Verifier:
 
     def _nodes(self) -> dict[str, dict[str, str]]:
         """The nodes of the tensors that units are called with, by unit and place in the call."""
-        found = self.session.found
-        sites = {unit.path: found.traced[unit.shape].site for unit in found.units if unit.shape in found.traced}
-        named = {path: dict(zip(site.paths("tensor"), site.same, strict=True)) for path, site in sites.items()}
-        nodes = {path: {place: f"tensor_{i}" for place, i in places.items()} for path, places in named.items()}
-        return {unit.path: nodes.get(unit.path, {}) for unit in found.units}
+        found, nodes = self.session.found, dict[str, dict[str, str]]()
+        for unit in found.units:
+            traced = found.traced.get(unit.shape)
+            named = tensors_in(traced.graph, traced.site) if traced is not None else ()
+            nodes[unit.path] = {place: str(node.target) for node, place in named}
+        return nodes
 
     def plan(self, tp: int) -> Plan:
         """The best plan of the model for so many ranks."""

@@ -139,3 +139,13 @@ def test_an_answer_that_is_known_needs_neither_torch_nor_transformers(tmp_path: 
     assert "torch" in first.stderr.splitlines()[-1]
     assert not {"torch", "transformers", "sympy"} & set(again.stderr.split())
     assert again.stdout == first.stdout
+
+
+def test_colours_are_those_of_the_first_time(tmp_path: Path) -> None:
+    """In a pipe there is none, unless it is forced; what is kept for one is not shown to the other."""
+    question = ("plan", "gpt2", "--tp", "2")
+    outputs = [
+        run(*question, AUTOTP_CACHE=str(tmp_path), **{name: "1"}).stdout for name in ("FORCE_COLOR", "NO_COLOR") * 2
+    ]
+    assert [("\x1b[" in output) for output in outputs] == [True, False] * 2
+    assert outputs[:2] == outputs[2:]

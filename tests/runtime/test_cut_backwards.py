@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -14,6 +15,7 @@ from torch.nn import functional
 
 import autotp
 from autotp.errors import UsageError
+from autotp.runtime.cut.given import given
 from autotp.runtime.cut.origin import IsCut
 from autotp.runtime.groups.launch import run_ranks
 from tests.contract.parts import HIDDEN, Mlp, twins, values
@@ -190,6 +192,30 @@ def test_it_is_as_on_the_dense_model(name: str, size: int) -> None:
             torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-9)
 
 
+def given_again(net: Words) -> None:
+    mine = torch.ones(net.head.weight.shape, dtype=torch.float64)
+    net.head.weight.data = mine
+    mine.add_(1)
+    with suppress(UsageError):
+        net.loss()
+    net.head.weight.data = mine.clone()
+    net.loss()
+
+
+def gone(net: Words) -> None:
+    """What was given to a parameter that is gone says nothing of one that has its identity now."""
+    key, first = id(net.head.weight), torch.ones(net.head.weight.shape, dtype=torch.float64)
+    other = autotp.parallelize(Words(), example=(IDS,))
+    other.head.weight.data = first
+    known = given[id(other.head.weight)]
+    del other
+    gc.collect()
+    given[key] = known
+    first.add_(1)
+    net.loss()
+    assert key not in given
+
+
 def kept() -> list[str]:
     """What is refused: a buffer for all gradients, memory and gradient both written to, a dense twin that steps, several
     gradients at a time, a sparse one."""
@@ -229,15 +255,6 @@ def kept() -> list[str]:
         del dense, other
         net.loss()  # an error that was caught has put nothing right
 
-    def given_again(net: Words) -> None:
-        mine = torch.ones(net.head.weight.shape, dtype=torch.float64)
-        net.head.weight.data = mine
-        mine.add_(1)
-        with suppress(UsageError):
-            net.loss()
-        net.head.weight.data = mine.clone()
-        net.loss()
-
     def several(net: Words) -> None:
         losses = torch.stack([net.loss(), 2 * net.loss()])
         torch.autograd.grad(losses, net.head.weight, torch.eye(2, dtype=torch.float64), is_grads_batched=True)
@@ -245,16 +262,17 @@ def kept() -> list[str]:
     def sparse_rows(net: Words) -> None:
         net.head.weight.grad = torch.ones(net.head.weight.shape, dtype=torch.float64).to_sparse()
 
-    for way in (one_buffer, both, twin, given_again, several, sparse_rows):
+    for way in (one_buffer, both, twin, given_again, gone, several, sparse_rows):
         refused(way)
     return told
 
 
 def test_memory_that_somebody_goes_on_with_is_refused() -> None:
-    for buffer, both, twin, given_again, several, sparse_rows in run_ranks(kept, 2):
+    for buffer, both, twin, given_again, gone, several, sparse_rows in run_ranks(kept, 2):
         assert "is still held by somebody" in buffer
         assert "and so was the gradient" in both
         assert "was written to afterwards" in twin
         assert given_again == "nothing"
+        assert gone == "nothing"
         assert "once for each" in several
         assert "give .to_dense()" in sparse_rows

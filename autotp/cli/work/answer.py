@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import click
 from rich.console import RenderableType
 from torch import nn
 
 from ...outside.console import make_console
 from ...session.plan_cache import class_files
-from ..kept import Question
+from ..kept import Question, show
 
 
 def print_answer(answer: RenderableType, question: Question | None, model: nn.Module) -> None:
@@ -19,7 +18,7 @@ def print_answer(answer: RenderableType, question: Question | None, model: nn.Mo
     text = answer if isinstance(answer, str) else _shown(answer)
     if question is not None:
         question.keep(text, class_files(model))
-    click.echo(text, nl=False)
+    show(text)
 
 
 def as_text(data: Any) -> str:

@@ -72,7 +72,7 @@ class _Gradient:
 
 
 # By the parameter's identity.
-given: Known[_Given] = Known()
+given: Known[tuple[weakref.ref[Any], _Given]] = Known()
 gradients: Known[_Gradient] = Known()
 
 
@@ -80,7 +80,7 @@ def note_given(parameter: torch.Tensor, name: str, value: torch.Tensor) -> None:
     """A parameter has a copy of its part of a value from now on."""
     given.pop(id(parameter), None)
     if not value.is_inference():
-        given.note(id(parameter), _Given.of(name, value))
+        given.note(id(parameter), (weakref.ref(parameter), _Given.of(name, value)))
 
 
 def note_gradient(parameter: Any, value: torch.Tensor | None, part: torch.Tensor | None) -> None:
@@ -111,11 +111,12 @@ def check_given(model: nn.Module) -> None:
     """Before a call: raises UsageError if memory that was given to the model was written to, or is held where a backward would
     add to it, and does so until the parameter is given another; what nobody else holds any more is forgotten."""
     within = {id(parameter) for parameter in model.parameters()}
-    for key, each in list(given.items()):
-        if key in within and each.is_written():
+    for key, known in list(given.items()):
+        parameter, each = known
+        if key in within and parameter() is not None and each.is_written():
             raise UsageError(MSG_WRITTEN.format(name=each.name))
-        if not each.is_held():
-            given.forget(key, each)
+        if parameter() is None or not each.is_held():
+            given.forget(key, known)
     for key, gradient in list(gradients.items()):
         if not _is_its(gradient) or not gradient.given.is_held():
             gradients.forget(key, gradient)
