@@ -10,7 +10,7 @@ from .annotation import annotation
 from .call import Call
 from .facts import Fact, Typing
 from .record import Operator
-from .rules import rule_for, unruled
+from .rules import rule_for, rule_for_write, unruled
 from .sizes import Sizes
 from .term import axis
 
@@ -18,8 +18,9 @@ from .term import axis
 def infer(graph: torch.fx.Graph, rules: Mapping[str, Operator]) -> Typing:
     """The terms of every value of a graph whose nodes carry `meta["val"]`.
 
-    A node that writes into shared memory keeps all of it whole. Values that are no tensors (sizes,
-    handles) have no entry. Operators without a rule are listed in `unruled`, with the operator's name by node.
+    A node that writes into shared memory keeps all of it whole, but for a parameter that it writes element by element.
+    Values that are no tensors (sizes, handles) have no entry. Operators without a rule are listed in `unruled`, with the
+    operator's name by node.
     """
     sizes, facts, missing = Sizes(), dict[torch.fx.Node, Fact](), dict[str, str]()
     writes: list[Call] = []
@@ -30,11 +31,13 @@ def infer(graph: torch.fx.Graph, rules: Mapping[str, Operator]) -> Typing:
                 facts[node] = Fact((tuple(axis(sizes(size)) for size in value.shape),))
         elif node.op == "call_function" and (_has_tensor(value) or _keeps_tensors(node, facts)):
             call = Call(node, facts, sizes)
-            rule = unruled if annotation(node).writes is not None else rule_for(call, rules)
+            in_place = annotation(node).writes is not None
+            rule = (rule_for_write(call, rules) or unruled) if in_place else rule_for(call, rules)
             if rule is unruled:
                 missing[node.name] = call.name
+                if in_place:
+                    writes.append(call)
             facts[node] = rule(call)
-            writes.append(call)
     for call in writes:
         for shared in facts.keys() & set(annotation(call.node).writes or ()):
             for dims in facts[shared].outputs:

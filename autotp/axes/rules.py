@@ -147,6 +147,24 @@ def rule_for(call: Call, rules: Mapping[str, Operator]) -> Rule:
     return unruled
 
 
+def rule_for_write(call: Call, rules: Mapping[str, Operator]) -> Rule | None:
+    """The rule of `x.op_(..)` that works element by element and writes into a parameter's own data, and nowhere else: each rank
+    writes its part. None for all other writes."""
+    target, shared = call.node.target, annotation(call.node).writes or ()
+    if not isinstance(target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded in target.tags:
+        return None
+    if not all(annotation(each).parameter or annotation(each).data or _is_written_whole(each) for each in shared):
+        return None
+    known = rules.get(call.name.removesuffix("_"))
+    return known if known is not None and isinstance(known.rule, Pointwise | Power) else None
+
+
+def _is_written_whole(node: torch.fx.Node) -> bool:
+    """Returns if a node writes all elements of its first operand in place, and gives that back."""
+    written: Any = node.args[:1]
+    return annotation(node).writes is not None and all(node.meta["val"].shape == w.meta["val"].shape for w in written)
+
+
 def _is_for(rule: Signature, call: Call) -> bool:
     """Returns if a rule is for the method of a Python object: an object of another package in it may do anything."""
     of = annotation(call.node)

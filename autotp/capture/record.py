@@ -179,7 +179,7 @@ class _Recorder:
             with torch._C.DisableTorchFunction():  # nobody is told of what is asked here
                 leaves = pytree.tree_leaves((args, kwargs))
                 self._note_read(leaves)
-                call = unit.shape, sizes_of(leaves)
+                call = unit.shape, sizes_of(leaves, kwargs)
                 known = self.recording.calls.get(unit.shape)
                 if known is not None:
                     self.recording.calls[unit.shape] = wanting_gradients_too(known, (args, kwargs))

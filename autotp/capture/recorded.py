@@ -19,10 +19,10 @@ Sizes: TypeAlias = tuple[str, ...]
 Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-def sizes_of(leaves: Iterable[Any]) -> Sizes:
-    """What tells a call from one that gives something else."""
+def sizes_of(leaves: Iterable[Any], names: Iterable[str]) -> Sizes:
+    """What tells a call from one that gives something else: its leaves' sizes, and the names of its keyword arguments."""
     sized = [leaf.shape if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-    return tuple(str(leaf) for leaf in sized if isinstance(leaf, (torch.Size, *CONSTANTS)))
+    return *names, *(str(leaf) for leaf in sized if isinstance(leaf, (torch.Size, *CONSTANTS)))
 
 
 def as_it_is_now(args: Any, kwargs: Any) -> Arguments:

@@ -104,11 +104,18 @@ def _place(typed: TypedGraph, state: _State, node: torch.fx.Node) -> None:
     state.held[node] = cut_in(typed.axes(node), cuts) & held
     state.partial[node] = carried | factors_in(contracted, cuts)
     _check_disjoint(typed, state, node)
-    if annotation(node).data and state.held[node] and node in state.flow.written:
-        raise UnsoundPlanError(
-            f"{node.name} ({node.target}) writes into the data of a parameter, of which nobody hears"
-        )
-    state.zero[node] = frozenset(axis for axis in state.held[node] if _is_zero(typed, state, node, axis))
+    written = _writes_part(state, node)
+    state.zero[node] = frozenset(axis for axis in state.held[node] if written or _is_zero(typed, state, node, axis))
+
+
+def _writes_part(state: _State, node: torch.fx.Node) -> bool:
+    """Returns if a rank writes into its part of a parameter, whose padding it makes zero again. Autograd, where it hears of the
+    write, has seen how the padding's gradient is kept zero, and allows none."""
+    writes = annotation(node).writes
+    padded = any(state.flow.cuts[axis].padded != axis.size for axis in state.held[node])
+    if padded and writes and not any(annotation(each).data for each in writes):
+        raise UnsoundPlanError(f"{node.name} ({node.target}) writes into a parameter that is padded")
+    return writes is not None
 
 
 def _route(typed: TypedGraph, state: _State, node: torch.fx.Node, held: frozenset[Axis]) -> None:

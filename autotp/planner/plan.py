@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -91,11 +91,13 @@ class CollectivePlan:
 @dataclass(frozen=True)
 class Counts:
     """What units did in one step of a model, by path: how often each was called, to how many of these calls a gradient came
-    back, and in how many of those each tensor of the call (by its node in the unit's graph) wanted one."""
+    back, and in how many of those each tensor of the call (by its node in the unit's graph) wanted one; which of them were
+    called with other tensors than they are planned for."""
 
     calls: Mapping[str, int]
     backward: Mapping[str, int]
     inputs: Mapping[tuple[str, str], int]
+    otherwise: Set[str] = frozenset()
 
     def of(self, path: str, collective: CollectivePlan) -> int:
         """How often a collective of a unit ran. What sums the gradients of inputs alone runs where one is wanted."""

@@ -21,10 +21,13 @@ class Sizing:
     def __init__(self, graph: torch.fx.Graph, workload: Workload) -> None:
         self.workload = workload
         self.letters: dict[Any, sympy.Symbol] = {}
-        values = [node.meta.get("val") for node in graph.nodes]
-        for value in (value for value in values if isinstance(value, torch.Tensor)):
+        for node in graph.nodes:
+            if not isinstance(value := node.meta.get("val"), torch.Tensor):
+                continue
             stacked = itertools.takewhile(lambda size: isinstance(size, int) and size > 1, value.shape)
-            for dim, size in enumerate(value.shape[len(list(stacked)) :]):
+            # What an object has may have been made for one batch.
+            first = len(list(stacked)) if node.op == "placeholder" else 0
+            for dim, size in enumerate(value.shape[first:]):
                 symbols: set[Any] = set() if isinstance(size, int) else size.node.expr.free_symbols
                 for symbol in sorted(symbols, key=str):
                     letter = self.LETTERS[min(dim, len(self.LETTERS) - 1)]

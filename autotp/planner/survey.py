@@ -190,11 +190,13 @@ class _Surveyor:
         return [renamed.get(each.path, each) for each in waiting]
 
     def _has_its_sizes(self, traced: Traced, unit: Unit, recording: Recording) -> bool:
-        """Returns if a trace holds for the sizes that a unit is called with. Calls that differ in more than that, in what is
-        given at all, have programs of their own, but one plan."""
+        """Returns if a trace holds for the tensors that a unit is called with, which ones there are, and their sizes. Calls that
+        differ in more than that have programs of their own, but one plan."""
         if unit.path not in recording.resized and unit.shape not in recording.origins:
             return True
         site = call_site(unit.module(self.model), *recording.call_of(unit))
+        if site.paths("tensor") != traced.site.paths("tensor"):
+            return False
         return site.key != traced.site.key or traced.valid_for(site, traced.positions or ())
 
     def _trace(self, unit: Unit, recordings: Sequence[Recording]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from ..axes.annotation import annotation
 from ..axes.layout import Factors, Layout
 from ..errors import TraceError
 from ..placement.certificate.check import certify
@@ -104,7 +105,8 @@ def _check_constants(graph: torch.fx.Graph, values: Sequence[tuple[str, torch.Te
 
 def _must_stay(node: torch.fx.Node) -> bool:
     """Returns if a node matters even though nobody reads it."""
-    return node.op in ("placeholder", "output") or (node.op == "call_function" and node.is_impure())
+    writes = annotation(node).writes is not None or (node.op == "call_function" and node.is_impure())
+    return node.op in ("placeholder", "output") or writes
 
 
 def _constants_as_inputs(

@@ -13,12 +13,13 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 
+from ..axes.annotation import annotate, annotation
 from ..axes.layout import Layout, is_padded, is_whole, layout_of
 from ..placement.place import Placement
 from ..placement.placed import placed_as, say
 from ..placement.typed import is_parameter
 from ..runtime.collectives import single
-from ..runtime.collectives.slices import keep_padding_zero
+from ..runtime.collectives.slices import clear_padding, keep_padding_zero
 from ..runtime.layers.parallel import ColumnParallelLinear, layer_of
 
 aten = torch.ops.aten
@@ -125,3 +126,24 @@ def keep_paddings_zero(graph: torch.fx.Graph, layouts: Mapping[str, Sequence[Lay
         say(kept, made="the gradient of the padding is kept zero")
         for user in users:
             user.replace_input_with(node, kept)
+    for node in [n for n in graph.nodes if annotation(n).writes]:
+        _zero_again(graph, node, layouts, ranks)
+
+
+def _zero_again(
+    graph: torch.fx.Graph, writer: torch.fx.Node, layouts: Mapping[str, Sequence[Layout]], ranks: torch.fx.Node
+) -> None:
+    """What a rank has written into the padding of a parameter is zero again."""
+    written = next((each for each in annotation(writer).writes or () if each.op == "get_attr"), None)
+    own = layouts.get(str(written.target), ()) if written is not None else ()
+    if not any(map(is_padded, own)):
+        return
+
+    def zero_padding(value: torch.Tensor, ranks: Any) -> torch.Tensor:
+        return clear_padding(value, own, ranks.rank)
+
+    with graph.inserting_after(writer):
+        made = graph.call_function(zero_padding, (writer, ranks))
+    made.meta["val"] = writer.meta["val"]
+    annotate(made, writes=annotation(writer).writes)
+    say(made, made="what was written into the padding is zero again")

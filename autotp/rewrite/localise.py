@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..axes.annotation import annotation
 from ..axes.call import is_tensor, named_arguments
 from ..axes.facts import Local
 from ..axes.layout import Layout, is_padded, layout_of
@@ -217,7 +218,7 @@ class _Localiser:
     def fill_paddings(self, node: torch.fx.Node) -> None:
         """Where a zero would give no finite number, the padding of an operand becomes one that does, before its use."""
         fact, cuts = self.typed.facts[node], self.flow.cuts
-        for operand in {fact.operands[position] for position in fact.nonzero}:
+        for operand in {fact.operands[position] for position in fact.nonzero} - set(annotation(node).writes or ()):
             axes = self.flow.held[operand] | self.flow.use(node, operand).take
             layouts = [layout_of(term, {axis: cuts[axis] for axis in axes}) for term in self.typed.facts[operand].dims]
             if any(map(is_padded, layouts)):

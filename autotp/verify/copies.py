@@ -10,11 +10,14 @@ import copy
 import functools
 import types
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
@@ -32,7 +35,7 @@ MSG_ORIGINAL = (
 
 def copied(model: nn.Module) -> nn.Module:
     """A deep copy. Raises UsageError for a model that cannot be copied."""
-    memo: dict[int, Any] = {}
+    memo: dict[int, Any] = {id(made): made.detach().clone() for made in _made_at_each_call(model)}
     try:
         twin: nn.Module = copy.deepcopy(model, memo)
     except Exception as error:  # whatever its attributes say to being copied
@@ -43,6 +46,16 @@ def copied(model: nn.Module) -> nn.Module:
         binding.inside(part)
     del kept
     return twin
+
+
+def _made_at_each_call(model: nn.Module) -> Iterator[torch.Tensor]:
+    """What hooks of torch make of a module's parameters before each of its calls, and so need not be as it is in a copy."""
+    for module in model.modules():
+        for hook in module._forward_pre_hooks.values():
+            if isinstance(hook, (WeightNorm, SpectralNorm, BasePruningMethod)):
+                name = hook._tensor_name if isinstance(hook, BasePruningMethod) else hook.name
+                if isinstance(made := vars(module).get(name), torch.Tensor):
+                    yield made
 
 
 class _Binding:

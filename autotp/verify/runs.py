@@ -108,13 +108,15 @@ def _outputs(result: Any) -> dict[str, torch.Tensor]:
 def counted_units(model: nn.Module, units: Mapping[str, Mapping[str, str]]) -> Iterator[Counts]:
     """Counts what units do as long as this lasts. Of every unit, by path: the nodes that stand for its tensors in its graph, by
     their places in the call. Others of its structure may be called with more, or with less."""
-    calls, backward, inputs = Counter[str](), Counter[str](), Counter[tuple[str, str]]()
+    calls, backward, inputs, otherwise = Counter[str](), Counter[str](), Counter[tuple[str, str]](), set[str]()
 
     def count(path: str, module: nn.Module, given: Any, result: Any) -> None:
         calls.update([path])
         site = call_site(module, *given)
-        places = zip(site.paths("tensor"), site.tensors, strict=True)
-        wanting = {(path, units[path].get(place, place)) for place, tensor in places if tensor.requires_grad}
+        places = dict(zip(site.paths("tensor"), site.tensors, strict=True))
+        wanting = {(path, units[path].get(place, place)) for place, tensor in places.items() if tensor.requires_grad}
+        if units[path] and places.keys() != units[path].keys():
+            otherwise.add(path)
         first = [path]  # taken by the first gradient that comes
 
         def come(gradient: torch.Tensor) -> None:
@@ -129,7 +131,7 @@ def counted_units(model: nn.Module, units: Mapping[str, Mapping[str, str]]) -> I
     with ExitStack() as wrapped:
         for path in units:
             wrapped.enter_context(_told_of(model.get_submodule(path), functools.partial(count, path)))
-        yield Counts(calls, backward, inputs)
+        yield Counts(calls, backward, inputs, otherwise)
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from ..session.pipeline import Session
 from .calls import Call, UnsuitableError, drawing_nothing, larger_call, real_call, three_calls
 from .copies import OnlyCopies, copied
 from .float64 import Float64
-from .report import GATHERS, CallReport, Report, compare, worst_of
+from .report import CallReport, Report, compare, worst_of
 from .runs import Run, called, counted_units, wanting_gradients
 
 MSG_DENSE = "{kind} itself, not cut, fails on the inputs it is verified with ({error}); give others as example"
@@ -110,8 +110,9 @@ class Verifier:
         found, nodes = self.session.found, dict[str, dict[str, str]]()
         for unit in found.units:
             traced = found.traced.get(unit.shape)
+            given = traced.site.paths("tensor") if traced is not None else ()
             named = tensors_in(traced.graph, traced.site) if traced is not None else ()
-            nodes[unit.path] = {place: str(node.target) for node, place in named}
+            nodes[unit.path] = {place: place for place in given} | {place: str(node.target) for node, place in named}
         return nodes
 
     def plan(self, tp: int) -> Plan:
@@ -198,17 +199,33 @@ def _call_report(
     run: Run, plan: Plan | None, ranks: Sequence[tuple[Any, Any, Any]], heads: Sequence[UnitPlan]
 ) -> CallReport:
     """One call of the dense model beside that of every rank: outputs, gradients, collectives, if a plan says which."""
-    gathers = [
-        c for unit in heads for path in unit.instances for c in unit.collectives for _ in range(run.counts.of(path, c))
-    ]
     return CallReport(
         name=run.call.name,
         outputs=compare(run.outputs, [rank[0] for rank in ranks], {}, run.call.name),
         gradients=compare(run.gradients, [rank[1] for rank in ranks], run.gradients, run.call.name),
         planned=dict(ranks[0][2]) if plan is None else planned_collectives(plan, run.counts),
         counted=dict(ranks[0][2]),
-        joined=max(sum(_name(c) == GATHERS for c in gathers) - 1, 0),
+        joined={} if plan is None else _joined(plan, run.counts, heads),
     )
+
+
+GATHERS = "all_gather forward activation"
+
+
+def _joined(plan: Plan, counts: Counts, heads: Sequence[UnitPlan]) -> dict[str, int]:
+    """By name, how many fewer collectives may run than are planned: a result's gather may be one with others, and so may any that
+    a unit has which is called with other tensors than it is planned for, with no mask for one."""
+    ran = {path: _ran(unit, path, counts) for unit in plan.units for path in unit.instances}
+    gathers = sum(ran[path][GATHERS] for unit in heads for path in unit.instances)
+    joined = Counter({GATHERS: max(gathers - 1, 0)})
+    for path in ran.keys() & counts.otherwise:
+        joined.update({name: number - 1 for name, number in ran[path].items()})
+    return +joined
+
+
+def _ran(unit: UnitPlan, path: str, counts: Counts) -> Counter[str]:
+    """How often the collectives of a unit ran, by name."""
+    return sum((Counter({_name(c): counts.of(path, c)}) for c in unit.collectives), Counter[str]())
 
 
 def planned_collectives(plan: Plan, counts: Counts | None = None) -> dict[str, int]:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils import prune
 
 import autotp
 from autotp.errors import VerificationError
@@ -289,3 +290,21 @@ def test_more_gathers_than_planned_are_told(monkeypatch: pytest.MonkeyPatch) -> 
     assert not report.counts_agree
     with pytest.raises(VerificationError, match=r"planned .* counted"):
         report.raise_for_failure()
+
+
+NORMED: dict[str, Callable[[nn.Module], object]] = {
+    "weight norm": nn.utils.weight_norm,
+    "spectral norm": nn.utils.spectral_norm,
+    "pruning": lambda module: prune.l1_unstructured(module, "weight", 0.5),
+}
+
+
+@pytest.mark.parametrize("way", NORMED)
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated")
+def test_weights_that_are_made_before_each_call_are_copied(way: str) -> None:
+    """`copy.deepcopy` takes none that has a history."""
+    model = twins(Mlp).double().train()
+    for block in model.blocks:
+        NORMED[way](block.get_submodule("up"))
+    model(values(2, 5, HIDDEN)).sum().backward()
+    autotp.verify(model, 2, example=(values(2, 5, HIDDEN),)).raise_for_failure()

@@ -5,12 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 import autotp
 from autotp.errors import UsageError
-from autotp.planner.cost import DEFAULT_HARDWARE, Hardware, hardware, hardware_presets, wire_bytes
+from autotp.planner.cost import DEFAULT_HARDWARE, Hardware, Workload, hardware, hardware_presets, wire_bytes
 from autotp.planner.make import make_plan
 from autotp.planner.plan import CollectivePlan
+from autotp.planner.sizing import Sizing
 from autotp.planner.survey import survey
 from tests.families import FAMILIES
 
@@ -170,3 +173,15 @@ def test_values_that_share_a_call_are_copied_first_so_large_ones_do_not() -> Non
         block = autotp.plan(FAMILIES["olmo2"].config(), 2, tokens=tokens).unit_of("model.layers.0")
         assert block is not None
         assert block.count("forward") == sums
+
+
+def test_lengths_of_what_an_object_has_are_no_batch() -> None:
+    """A cache of three sequences with two heads: its third dim is as long as the keys."""
+    with FakeTensorMode(shape_env=ShapeEnv()) as mode:
+        assert mode.shape_env is not None
+        value = torch.empty(3, 2, mode.shape_env.create_unbacked_symint(), 16)
+    graph = torch.fx.Graph()
+    graph.call_function(torch.zeros, ()).meta["val"] = value
+    sizing = Sizing(graph, Workload(tokens=100, element_bytes=2))
+    assert str(sizing.elements(value)) == "96*n"
+    assert sizing.number(sizing.elements(value)) == 9600

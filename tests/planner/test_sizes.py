@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
 
 import autotp
@@ -78,3 +79,74 @@ def test_sizes_that_vary_have_one_plan() -> None:
     (unit,) = autotp.plan(model, 2, example=example).units
     assert len(unit.instances) == 4
     autotp.verify(model, 2, example=example).raise_for_failure()
+
+
+class Modulated(Mlp):
+    """A block that may be given what modulates it, and what is added to that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by, self.more = nn.Linear(CHANNELS, 24), nn.Linear(CHANNELS, 24)
+
+    def forward(
+        self, x: torch.Tensor, by: torch.Tensor | None = None, more: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        y = self.up(x).relu()
+        y = y if by is None else y * self.by(by)
+        return x + self.down(y if more is None else y * self.more(more))
+
+
+class Once(nn.Module):
+    """The first block is modulated by one tensor, the others by another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Linear(CHANNELS, CHANNELS)
+        self.blocks = nn.ModuleList(Modulated() for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        by = self.embed(x)
+        first, *others = self.blocks
+        x = first(x, by=by)
+        for block in others:
+            x = block(x, more=by.sin())
+        return x
+
+
+@pytest.mark.parametrize("tp", [2, 3])
+def test_blocks_that_are_given_other_tensors_have_plans_of_their_own(tp: int) -> None:
+    torch.manual_seed(0)
+    model, example = Once().double(), (values(4, CHANNELS),)
+    units = [unit.instances for unit in autotp.plan(model, tp, example=example).units]
+    assert {("blocks.0",), ("blocks.1", "blocks.2")} <= set(units)
+    autotp.verify(model, tp, example=example).raise_for_failure()
+
+
+class Masked(Mlp):
+    """With a mask it sums twice."""
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        y = super().forward(x)
+        return y if mask is None else y + super().forward(y * mask).tanh()
+
+
+class Traced(nn.Module):
+    """Python that makes a mask for a trace only, as it does where it would have to look at numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Masked() for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mask = torch.ones_like(x) if isinstance(x, FakeTensor) else None
+        for block in self.blocks:
+            x = block(x, mask)
+        return x
+
+
+def test_calls_with_other_tensors_than_planned_may_send_less() -> None:
+    torch.manual_seed(0)
+    report = autotp.verify(Traced().double(), 2, example=(values(4, CHANNELS),))
+    reduces = "all_reduce forward activation"
+    assert (report.planned[reduces], report.counted[reduces], report.joined[reduces]) == (4, 2, 2)
+    report.raise_for_failure()

@@ -3,7 +3,6 @@ model."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
@@ -16,6 +15,7 @@ from autotp.capture.grouped import GroupedProducts
 from autotp.huggingface.examples import examples_for
 from autotp.verify import Float64, run
 from autotp.verify.calls import real_call
+from autotp.verify.copies import copied
 
 from .inputs import calls
 from .kinds import CAUSAL, Kind
@@ -91,7 +91,7 @@ def _without_towers(config: PretrainedConfig) -> PretrainedConfig:
 
 def _examples(model: PreTrainedModel) -> list[Example]:
     """The first calls that the model can run. Raises what it says about the first of those it cannot."""
-    double, first = copy.deepcopy(model).double(), None
+    double, first = copied(model).double(), None
     for both in calls(model):
         examples: list[Example] = [((), call) for call in both]
         try:
@@ -111,10 +111,10 @@ def _double(leaf: Any) -> Any:
 
 def _check(model: nn.Module, example: Example) -> None:
     """Raises whatever the model raises in one forward and backward, and for results that are random or no numbers."""
-    double = copy.deepcopy(model).double().requires_grad_()
+    double = copied(model).double().requires_grad_()
     args, kwargs = pytree.tree_map(_double, example)
     call = real_call(double, (args, kwargs))
-    outputs, gradients = run(copy.deepcopy(double), call, 0, ())
+    outputs, gradients = run(copied(double), call, 0, ())
     again, _ = run(double, call, 0, ())
     if any(not torch.equal(output.nan_to_num(), again[name].nan_to_num()) for name, output in outputs.items()):
         raise ValueError("the dense model draws random numbers in its forward")

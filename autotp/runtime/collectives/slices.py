@@ -170,9 +170,20 @@ def keep_padding_zero(value: torch.Tensor, layouts: Sequence[Layout | None], ran
 
     On ranks without padding it is a node of autograd's too: hooks run in one order on all ranks, and so do their collectives.
     """
-    places = [
-        (dim, padding(layout, rank)) for dim, layout in enumerate(layouts) if layout is not None and is_padded(layout)
-    ]
+    places = _paddings(layouts, rank)
     if not places or not (value.requires_grad and torch.is_grad_enabled()):
         return value
     return _KeepPaddingZero.apply(value, [(dim, where) for dim, where in places if len(where)])
+
+
+def clear_padding(value: torch.Tensor, layouts: Sequence[Layout | None], rank: int) -> torch.Tensor:
+    """A part of a parameter that somebody has written into, with zeros in its padding again."""
+    for dim, where in _paddings(layouts, rank):
+        value.index_fill_(dim, where.to(value.device), 0)
+    return value
+
+
+def _paddings(layouts: Sequence[Layout | None], rank: int) -> list[tuple[int, torch.Tensor]]:
+    """The dims that may have padding, each with the places where this rank has it."""
+    padded = ((dim, layout) for dim, layout in enumerate(layouts) if layout is not None and is_padded(layout))
+    return [(dim, padding(layout, rank)) for dim, layout in padded]

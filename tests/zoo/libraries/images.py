@@ -138,6 +138,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "maxvit_pico_rw_256": {"img_size": 64},
     "nextvit_small": {"depths": (1, 1, 5, 1)},
     "nasnetalarge": {"stem_size": 24, "num_features": 384},
+    "mobilenetv5_base": {"channel_multiplier": 0.25},
     "vgg11": {"mlp_ratio": 1 / 64},
     "vgg11_bn": {"mlp_ratio": 1 / 64},
 }
@@ -168,7 +169,6 @@ AS_THEY_ARE = {
     "lowformer_b0": 64,
     "lcnet_035": 64,
     "mobilenetv3_small_050": 64,
-    "mobilenetv5_base": 64,
     "mobilevit_xxs": 64,
     "mobilevitv2_050": 64,
     "pnasnet5large": 64,
