@@ -27,7 +27,7 @@ from .grouped import GroupedProducts
 from .instances import opened
 from .opaque import copy_opaque, tensors_of
 from .recorded import Arguments, Sizes, as_it_is_now, sizes_of, wanting_gradients_too
-from .symbols import Symbols
+from .symbols import Symbols, as_parameter
 from .units import Unit
 
 # What the rest of the model sees of a unit's result, by the unit's shape.
@@ -242,12 +242,12 @@ class _Recorder:
     def _fake(self, tensor: torch.Tensor) -> torch.Tensor:
         if id(tensor) not in self.fakes:
             fake = _values_like(tensor, self.symbols.device) if self.real else self.symbols.tensor(tensor)
-            parameter = isinstance(tensor, nn.Parameter)
-            self.fakes[id(tensor)] = (
-                nn.Parameter(fake, requires_grad=fake.is_floating_point())  # frozen or not may change, a plan stays
-                if parameter
-                else fake.requires_grad_(tensor.requires_grad)
-            )
+            if isinstance(tensor, nn.Parameter):  # frozen or not may change, a plan stays
+                fake = nn.Parameter(fake, requires_grad=False) if self.real else as_parameter(fake)
+                fake.requires_grad_(fake.is_floating_point())
+            else:
+                fake.requires_grad_(tensor.requires_grad)
+            self.fakes[id(tensor)] = fake
         return self.fakes[id(tensor)]
 
     def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Recording:
