@@ -38,7 +38,11 @@ class CallSite:
 
     def paths(self, kind: str) -> list[str]:
         """Where in the call each tensor, number or handle is, as text."""
-        tree = pytree.tree_unflatten(list(self.leaves), self.spec)
+        try:
+            tree = pytree.tree_unflatten(list(self.leaves), self.spec)
+        except Exception:  # a container of a class that looks at what it is made of
+            numbered = enumerate(self.leaves)
+            return [f"[{n}]" for n, leaf in numbered if isinstance(leaf, Slot) and leaf.kind == kind]
         flat, _ = pytree.tree_flatten_with_path(tree, is_leaf=_is_leaf)
         return [pytree.keystr(path) for path, leaf in flat if isinstance(leaf, Slot) and leaf.kind == kind]
 

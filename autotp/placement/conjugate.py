@@ -206,27 +206,30 @@ _SAME, _VARY = "invariant", "varies"
 
 def _cut(problem: _Problem) -> tuple[list[tuple[Version, torch.fx.Node]], set[Version]]:
     """Edges on which the gradient starts to vary over the problem's factor, and the values where it does."""
-    network: Any = nx.DiGraph()
-    network.add_nodes_from([_SAME, _VARY])
     consumers: dict[Version, list[Version]] = {}
     for source, target in problem.edges:
-        if target is None:
-            continue
-        if problem.is_collective(source, target):
-            continue  # varying before, invariant or summed after
-        consumers.setdefault(source, []).append(target)
-        network.add_edge(target, source)  # the gradient of a consumer cannot be whole if the value's is not
-    for version in {v for edge in problem.edges for v in edge if v is not None}:
-        if problem.must_vary(version):
-            network.add_edge(version, _VARY)
-        elif problem.must_not_vary(version):
-            network.add_edge(_SAME, version)
-        elif problem.scatters(version):
+        if target is not None and not problem.is_collective(
+            source, target
+        ):  # varying before, invariant or summed after
+            consumers.setdefault(source, []).append(target)
+    # The gradient of a consumer cannot be whole if the value's is not.
+    certain = [(target, source) for source, targets in consumers.items() for target in targets]
+    barred = {version: _barred(problem, version, targets) for version, targets in consumers.items()}
+    certain += [(version, target) for version, targets in barred.items() for target in targets]
+    versions = dict.fromkeys(v for edge in problem.edges for v in edge if v is not None)
+    sides = _sides(problem, versions, certain)
+    network: Any = nx.DiGraph()
+    network.add_nodes_from([_SAME, _VARY])
+    network.add_edges_from((one, other) for one, other in certain if one not in sides and other not in sides)
+    for version in versions:
+        if version not in sides and problem.scatters(version):
             # Where the gradient varies behind a collection, the collection's own backward scatters the sum.
             network.add_edge(_SAME, version, capacity=problem.cost("reduce_scatter", version[0], problem.factor.size))
     for version, targets in consumers.items():
-        _add_cost(network, problem, version, targets)
-    _, (_, varying) = nx.minimum_cut(network, _SAME, _VARY, flow_func=edmonds_karp)
+        if any(each not in sides for each in (version, *targets)):
+            _add_cost(network, problem, version, [each for each in targets if each not in barred[version]], sides)
+    _, (_, beyond) = nx.minimum_cut(network, _SAME, _VARY, flow_func=edmonds_karp)
+    varying = {version for version in versions if version in beyond or sides.get(version) == _VARY}
     crossing = [
         (source, target[0])
         for source, targets in consumers.items()
@@ -236,16 +239,43 @@ def _cut(problem: _Problem) -> tuple[list[tuple[Version, torch.fx.Node]], set[Ve
     return crossing, varying
 
 
-def _add_cost(network: Any, problem: _Problem, version: Version, targets: list[Version]) -> None:
-    """One call for all consumers; less where it joins an enter that stands there already for the same consumers."""
+def _sides(
+    problem: _Problem, versions: Iterable[Version], certain: Iterable[tuple[Version, Version]]
+) -> dict[Version, str]:
+    """The sides of the values of which these are known before anything is cut: their own, and what follows from these along edges
+    that no cut may cross."""
+    after: dict[Version, list[Version]] = {}
+    before: dict[Version, list[Version]] = {}
+    for one, other in certain:
+        after.setdefault(one, []).append(other)
+        before.setdefault(other, []).append(one)
+    sides = {version: _VARY for version in versions if problem.must_vary(version)}
+    sides |= {version: _SAME for version in versions if version not in sides and problem.must_not_vary(version)}
+    waiting = list(sides)
+    while waiting:
+        version = waiting.pop()
+        for other in (after if sides[version] == _SAME else before).get(version, ()):
+            if other not in sides:
+                sides[other] = sides[version]
+                waiting.append(other)
+            elif sides[other] != sides[version]:
+                raise nx.NetworkXUnbounded(f"the gradient of {other[0].name} would have to vary, and not to")
+    return sides
+
+
+def _barred(problem: _Problem, version: Version, targets: list[Version]) -> list[Version]:
+    """The consumers whose gradients vary where the value's does. A list is no value, and a step that writes in place or makes a
+    view of what is written wants the memory itself: the sum goes before or behind them."""
     node = version[0]
     written = problem.flow.written if node in problem.flow.written else frozenset()
-    barred = targets if isinstance(node.meta["val"], (list, tuple)) else [t for t in targets if t[0] in written]
-    for target in barred:
-        # A list is no value, and a step that writes in place or makes a view of what is written wants the memory itself:
-        # the sum goes before or behind them.
-        network.add_edge(version, target)
-    targets = [target for target in targets if target not in barred]
+    return targets if isinstance(node.meta["val"], (list, tuple)) else [t for t in targets if t[0] in written]
+
+
+def _add_cost(
+    network: Any, problem: _Problem, version: Version, targets: list[Version], sides: Mapping[Version, str]
+) -> None:
+    """One call for all consumers; less where it joins an enter that stands there already for the same consumers."""
+    node = version[0]
     groups: dict[frozenset[Factor], list[Version]] = {}
     for target in targets:
         groups.setdefault(problem.placed.get(version, {}).get(target[0], frozenset()), []).append(target)
@@ -254,8 +284,8 @@ def _add_cost(network: Any, problem: _Problem, version: Version, targets: list[V
         before = problem.cost("all_reduce", node, ranks)
         after = problem.cost("all_reduce", node, ranks * problem.factor.size)
         # All consumers of an enter join it: the same call over more ranks. Only some do: a second call beside the first.
-        network.add_edge(version, ("join", version, over), capacity=max(after - before, 0))
+        network.add_edge(sides.get(version, version), ("join", version, over), capacity=max(after - before, 0))
         network.add_edge(("all", version, over), ("join", version, over), capacity=before)
         for target in group:
-            network.add_edge(("join", version, over), target)
-            network.add_edge(target, ("all", version, over))
+            network.add_edge(("join", version, over), sides.get(target, target))
+            network.add_edge(sides.get(target, target), ("all", version, over))

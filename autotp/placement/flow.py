@@ -140,7 +140,7 @@ def _handed_on(state: _State, node: torch.fx.Node, fact: Fact, held: frozenset[A
     """How the result is routed because operands are, all alike, where the node computes each row by itself."""
     routed = [operand for operand in fact.operands if operand in state.routed]
     routings = {state.routed[operand].routing for operand in routed if operand not in not_for_any_number(fact)}
-    if len(routings) != 1:
+    if len(routings) != 1 or annotation(node).writes is not None:
         return None
     (routing,) = routings
     taken = factors_in(held, state.flow.cuts).union(*(state.partial[operand] for operand in fact.operands))
@@ -174,13 +174,15 @@ def _carry(typed: TypedGraph, state: _State, node: torch.fx.Node, held: frozense
 
 
 def _summands(typed: TypedGraph, state: _State, node: torch.fx.Node, factor: Factor) -> frozenset[int]:
-    """The operands that are partial sums over a factor, and a bias that joins them, if a node is linear in all together."""
+    """The operands that are partial sums over a factor, and a bias that joins them, if a node is linear in all together. What is
+    written, and every view of it, is in the memory of one reduced value."""
     fact = typed.facts[node]
+    if annotation(node).writes is not None:
+        return frozenset()
     partial = frozenset(i for i, operand in enumerate(fact.operands) if factor in state.flow.summands(node, operand))
     joined = partial | {i for i, operand in enumerate(fact.operands) if parameter_of(typed.facts, operand) is not None}
     groups = (partial, joined) if _is_multiplied(typed, node) else (partial,)
     group = next((group for group in groups if group in fact.linear), frozenset[int]())
-    # What is written, and every view of it, is in the memory of one reduced value.
     return frozenset() if any(fact.operands[i] in state.flow.written for i in group) else group
 
 

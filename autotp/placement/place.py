@@ -78,6 +78,7 @@ def place(
         final = flow(typed, cuts, unread, keep=keep, early=taken_apart(typed, first), delayed=delayed)
         conjugates = place_backward(typed, final, price) if backward else Backward()
         steps = steps_between(typed, final, conjugates)
+        _check_written(final, steps)
         return Placement(typed, final, conjugates, steps, calls(typed, final, steps, price), backward)
 
     Mesh(Contract(cuts))
@@ -96,6 +97,15 @@ def _check_pins(cuts: Cuts) -> None:
     for axis in cuts:
         if axis.pins:
             raise UnsoundPlanError(f"an axis of {axis.size} is cut but must be whole at {axis.pins[0]}")
+
+
+def _check_written(flow: Flow, steps: Steps) -> None:
+    """A rank's part of what is written is read as it is, since what is sent is of one moment. Raises UnsoundPlanError."""
+    for step in steps:
+        if step.root in flow.written and flow.held[step.root]:
+            raise UnsoundPlanError(
+                f"{step.root.name} is in memory that is written by parts, and is read as more than that"
+            )
 
 
 # With more products than this, only all of them or none wait: every trial is a placement of its own.

@@ -42,6 +42,12 @@ class Hardware:
         copied = 2 * size / (self.memory_gbps * 1e9) if together else 0.0
         return self._time(*self.way(kind, size, ranks)) + copied
 
+    def computing(self, flops: float, waits: float, read: float) -> float:
+        """Time of so many operations at the peak rate or of reading so many bytes, whichever takes longer, and of the operations
+        of the busiest rank beyond these."""
+        peak = self.tflops_bf16 * 1e12
+        return max(flops / peak, read / (self.memory_gbps * 1e9)) + waits / peak
+
     def way(self, kind: str, size: float, ranks: int) -> tuple[float, float]:
         """The steps that the faster algorithm takes, and the bytes that a rank sends in it."""
         ring = RING[kind] * (ranks - 1), wire_bytes(kind, size, ranks)
@@ -104,7 +110,10 @@ def hardware(name: str, folders: tuple[Path, ...] = ()) -> Hardware:
 
 @dataclass(frozen=True)
 class Workload:
-    """What collectives are weighed at: tokens a step (one sequence), bytes of an activation's and a weight's element."""
+    """What collectives are weighed at: tokens a step, bytes of an activation's and a weight's element, in how many sequences the
+    tokens are, and how many positions they attend to, if these are not the sequence's own."""
 
     tokens: int = 4096
     element_bytes: int = 2
+    batch: int = 1
+    keys: int | None = None

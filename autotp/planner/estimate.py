@@ -158,10 +158,12 @@ class _Meter:
     def _compute(self, unit: UnitPlan, phase: str, values: dict[str, float]) -> float:
         """The backward computes two gradients for each product, and reads the weights as often."""
         times = 1 if phase == "forward" else 2
-        weights = sum(p.local_elements for p in unit.parameters if p.placement != "vocabulary")
-        flops = Work.number(self.works[unit].flops, values) if unit in self.works else 0.0
-        reading = weights * self.plan.element_bytes / (self.machine.memory_gbps * 1e9)
-        return times * max(flops / (self.machine.tflops_bf16 * 1e12), reading)
+        work = self.works.get(unit)
+        if work is None:
+            weights = sum(p.local_elements for p in unit.parameters if p.placement != "vocabulary")
+            return times * self.machine.computing(0.0, 0.0, weights * self.plan.element_bytes)
+        flops, waits = Work.number(work.flops, values), Work.number(work.waits, values)
+        return times * self.machine.computing(flops, waits, work.read * self.plan.element_bytes)
 
     def _seconds(self, collective: CollectivePlan, values: Mapping[str, float]) -> float:
         size = evaluate(collective.elements, values) * self.plan.element_bytes

@@ -34,13 +34,16 @@ class Together:
 def front(problem: UnitProblem, ranks: int, weigher: Weigher, time: UnitTime) -> list[Choice]:
     """The choices that are faster than all of less memory, in order of memory; `seconds` is the time of the work.
 
-    Combinations are looked at in order of memory. It ends where reading the weights alone takes longer than the fastest one.
+    Combinations are looked at in order of memory. It ends where reading the weights alone takes longer than the fastest one, and
+    what takes longer to compute alone is not placed.
     """
     found: list[Choice] = []
     refused: list[str] = []
     for elements, cuts in itertools.islice(problem.combinations(ranks), MOST_WEIGHED):
         if found and time.least(elements) >= found[-1].seconds:
             break
+        if found and time.least_under(cuts) >= found[-1].seconds:
+            continue
         try:
             choice = weighed(problem, cuts, elements, weigher)
         except UnsoundPlanError as error:

@@ -7,20 +7,19 @@ and all collectives, one after the other.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ..axes.term import Term
-from ..chains.match import readers
+import sympy
+
+from ..axes.layout import Cuts
 from ..errors import UsageError, nearest
 from ..placement.place import Placement
-from .balance import STEP, waiting
-from .choose import Choice, UnitProblem
-from .combinations import elements_of
+from .balance import STEP
+from .choose import Choice, UnitProblem, local_elements, placed
 from .cost import Hardware, Workload
 from .estimate import GIB, OPTIMIZER_BYTES
 from .weigh import Weigher
-from .work import Counter
+from .work import Counter, LeastCounter
 
 OBJECTIVES = ("balanced", "memory", "time")
 LEAST_MEMORY = "least memory: what no chain cuts is cut alone, and gathered where it is made"
@@ -30,12 +29,20 @@ _SHARE = 0.5  # of a rank's memory, for weights and what training keeps of each
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of some work: so many tokens at once, so often, with a backward or without."""
+    """A part of some work: so many sequences of so many tokens at once, so often, with a backward or without; how many positions
+    each token attends to, if these are not its sequence's own but kept in a cache."""
 
     name: str
-    tokens: int
+    sequence: int
+    batch: int = 1
+    keys: int | None = None
     backward: bool = False
     times: int = 1
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of all sequences."""
+        return self.batch * self.sequence
 
     def __str__(self) -> str:
         return f"{self.name} of {self.tokens:,} tokens" + (f", {self.times} times" if self.times > 1 else "")
@@ -44,8 +51,8 @@ class Phase:
 def _phases(tokens: int) -> dict[str, tuple[Phase, ...]]:
     """Every known work: a training step, reading a prompt, writing one token of some sequences, and all of these."""
     training, prefill = Phase("a training step", tokens, backward=True), Phase("a prefill", tokens)
-    decode = Phase("a decoding step", SEQUENCES)
-    mix = (training, prefill, Phase(decode.name, SEQUENCES, times=128))
+    decode = Phase("a decoding step", 1, SEQUENCES, tokens)
+    mix = (training, prefill, replace(decode, times=128))
     return {"training": (training,), "prefill": (prefill,), "decode": (decode,), "mix": mix}
 
 
@@ -91,41 +98,49 @@ class UnitTime:
     """The time of one unit's work."""
 
     def __init__(self, problem: UnitProblem, machine: Hardware, objective: Objective) -> None:
-        self.machine, self.objective, self.each = machine, objective, objective.element_bytes
-        self.weighers = {
-            phase: Weigher(problem.graph, machine, Workload(phase.tokens, objective.element_bytes))
-            for phase in objective.phases
-        }
-        self.read = _read_whole(problem)
-        self.looked_up = sum(elements_of(d, {}) for n, d in problem.parameters().items() if n not in self.read)
+        self.typing, self.machine, self.objective, self.each = (
+            problem.typing,
+            machine,
+            objective,
+            objective.element_bytes,
+        )
+        self.weighers = {phase: Weigher(problem.graph, machine, self._workload(phase)) for phase in objective.phases}
+        whole = Counter(placed(problem, {}, next(iter(self.weighers.values()))), next(iter(self.weighers.values())))
+        self.looked_up = local_elements(problem, {}) - whole.read()
+
+    def _workload(self, phase: Phase) -> Workload:
+        return Workload(phase.tokens, self.each, phase.batch, phase.keys)
 
     def least(self, elements: int) -> float:
         """What no combination that leaves so many elements on a rank can be faster than: the weights are read."""
         read = max(elements - self.looked_up, 0) * self.each / (self.machine.memory_gbps * 1e9)
-        return sum(phase.times * (STEP if phase.backward else 1) * read for phase in self.objective.phases)
+        return sum(phase.times * _passes(phase) * read for phase in self.objective.phases)
+
+    def least_under(self, cuts: Cuts) -> float:
+        """What some cuts cannot be faster than, wherever their collectives are: every rank computes and reads its parts."""
+        counter = LeastCounter(self.typing, cuts, next(iter(self.weighers.values())))
+        flops, read = counter.all_flops(), counter.read() * self.each
+        numbers = ((phase, self.weighers[phase].sizing.number(flops)) for phase in self.objective.phases)
+        return sum(
+            phase.times * _passes(phase) * self.machine.computing(number, 0.0, read) for phase, number in numbers
+        )
 
     def of(self, choice: Choice) -> float:
         """Seconds of all phases under a choice."""
-        read = sum(elements_of(dims, choice.cuts) for dims in self.read.values())
-        return sum(phase.times * self._of_phase(phase, choice.placement, read) for phase in self.objective.phases)
+        counter = Counter(choice.placement, next(iter(self.weighers.values())))
+        work = counter.all_flops(), counter.beyond(), counter.attended(), counter.read()
+        return sum(phase.times * self._of_phase(phase, choice.placement, *work) for phase in self.objective.phases)
 
-    def _of_phase(self, phase: Phase, placement: Placement, read: int) -> float:
-        weigher = self.weighers[phase]
-        counter = Counter(placement, weigher)
-        flops = math.fsum(weigher.sizing.number(counter.flops(node)) for node in counter.nodes)
-        computing = max(flops / (self.machine.tflops_bf16 * 1e12), read * self.each / (self.machine.memory_gbps * 1e9))
+    def _of_phase(
+        self, phase: Phase, placement: Placement, flops: sympy.Expr, waits: sympy.Expr, attended: sympy.Expr, read: int
+    ) -> float:
+        weigher, machine = self.weighers[phase], self.machine
+        number = weigher.sizing.number
+        computing = machine.computing(number(flops), number(waits), read * self.each)
+        cached = number(attended) * self.each / (machine.memory_gbps * 1e9) if phase.keys is not None else 0.0
         collectives = [c for c in weigher.collectives(placement) if phase.backward or c.phase == "forward"]
-        passes = STEP if phase.backward else 1
-        return passes * computing + waiting(placement, weigher, passes) + math.fsum(c.seconds for c in collectives)
+        return _passes(phase) * computing + cached + math.fsum(c.seconds for c in collectives)
 
 
-def _read_whole(problem: UnitProblem) -> Mapping[str, tuple[Term, ...]]:
-    """The dims of the parameters of which every call reads all, and not some rows."""
-    nodes = {str(node.target): node for node in problem.graph.nodes if node.op == "get_attr"}
-    facts = problem.typing.facts
-
-    def is_table(name: str) -> bool:
-        found = list(readers(nodes[name], problem.typing))
-        return bool(found) and all(facts[reader].looks_up for reader in found)
-
-    return {name: dims for name, dims in problem.parameters().items() if not is_table(name)}
+def _passes(phase: Phase) -> int:
+    return STEP if phase.backward else 1

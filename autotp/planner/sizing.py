@@ -10,6 +10,7 @@ import sympy
 import torch
 
 from .cost import Workload
+from .formula import sizes
 
 
 class Sizing:
@@ -55,10 +56,10 @@ class Sizing:
         return sympy.Integer(size) if isinstance(size, int) else size.node.expr.xreplace(self.letters)
 
     def number(self, elements: sympy.Expr) -> float:
-        """The formula at the workload: one sequence of its tokens."""
-        tokens = self.workload.tokens
-        one = {symbol: 1 if symbol.name == "b" and not self.packed else tokens for symbol in elements.free_symbols}
+        """The formula at the workload."""
+        tokens, batch = self.workload.tokens, self.workload.batch
+        values = sizes(batch, tokens // batch, self.workload.keys) | ({"b": tokens} if self.packed else {})
         try:
-            return float(elements.xreplace(one))
+            return float(elements.xreplace({symbol: values[symbol.name] for symbol in elements.free_symbols}))
         except ZeroDivisionError:  # frames of several clips in one batch, of which one sequence has none
             return float(elements.xreplace(dict.fromkeys(elements.free_symbols, tokens)))

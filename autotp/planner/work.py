@@ -8,6 +8,8 @@ Parameters count as weights, and inputs that need no gradient (masks, rotary tab
 
 from __future__ import annotations
 
+import itertools
+import math
 import operator
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,30 +20,50 @@ import torch
 
 from ..axes.annotation import annotation, copied
 from ..axes.call import may_be_view
-from ..axes.facts import Fact
+from ..axes.facts import Fact, Typing
 from ..axes.infer import infer
-from ..axes.layout import layout_of, parts_of
+from ..axes.layout import Cuts, layout_of, ordered, parts_of
 from ..axes.rules import operator_rules
 from ..axes.term import Axis, axes_of, axes_of_dims
 from ..capture.calls import call_opaque
 from ..capture.traced import Traced
 from ..chains.collect import mark_collected
+from ..chains.match import readers
 from ..placement.impose import impose
 from ..placement.place import Placement, place
 from ..placement.sizes import share_of
+from ..placement.state import Flow
+from ..placement.typed import cut_in, factors_in
+from .combinations import elements_of
 from .cost import Hardware, Workload
 from .plan import UnitPlan
 from .weigh import Weigher
 
+_S, _KEYS = (sympy.Symbol(letter, positive=True, integer=True) for letter in "sk")
+
 
 @dataclass(frozen=True)
 class Work:
-    """One unit on one rank, as formulas in b, s and the length of the keys: operations of a forward, bytes kept for the
-    backward, bytes that its cache keeps."""
+    """One unit on one rank, as formulas in b, s and the length of the keys.
+
+    Attributes:
+        flops: operations of a forward, on average.
+        waits: operations of the busiest rank beyond these (see `Counter.beyond`).
+        read: elements of the weights that every call reads; of tables that are looked up it reads some rows.
+        saved: bytes kept for the backward.
+        cached: bytes that its cache keeps.
+    """
 
     flops: sympy.Expr
+    waits: sympy.Expr
+    read: float
     saved: sympy.Expr
     cached: sympy.Expr
+
+    def share(self, part: float) -> Work:
+        """A part of the work."""
+        own = sympy.Float(part)
+        return Work(self.flops * own, self.waits * own, self.read * part, self.saved * own, self.cached * own)
 
     @staticmethod
     def number(formula: sympy.Expr, values: dict[str, float]) -> float:
@@ -84,10 +106,47 @@ class Counter:
         saved = dict.fromkeys((_base(value), on_positions) for value, on_positions in read)
         kept = [self._bytes(node) * self._part(on) for node, on in saved if self._counts(node)]
         return Work(
-            flops=sympy.Add(*map(self.flops, self.nodes)),
+            flops=self.all_flops(),
+            waits=self.beyond(),
+            read=self.read(),
             saved=sympy.Add(*kept),
             cached=sympy.Add(*map(self._bytes, self._cached())),
         )
+
+    def all_flops(self) -> sympy.Expr:
+        """Operations of a forward, on average."""
+        return sympy.Add(*map(self.flops, self.nodes))
+
+    def beyond(self) -> sympy.Expr:
+        """Operations of the busiest rank beyond an even share.
+
+        Rows pick their parts by data. Even if every part is picked alike, some rank gets more rows than others: of a mean of m
+        rows on each of n ranks about m + sqrt(2 m ln n) on the busiest. Operators whose rows are in no groups compute all rows
+        on every rank.
+        """
+        routed = {node: parts_of(self.flow.cuts[own.routing.choice].over) for node, own in self.flow.routed.items()}
+        return sympy.Add(*(self._beyond(node, ranks) for node, ranks in routed.items() if ranks > 1))
+
+    def _beyond(self, node: torch.fx.Node, ranks: int) -> sympy.Expr:
+        flops = self.flops(node)
+        if self.facts[node].pick is None:
+            return flops * (1 - sympy.Rational(1, ranks))
+        rows = self._size(node.meta["val"].shape[self.flow.routed[node].dim])
+        return flops * sympy.sqrt(2 * math.log(ranks) * ranks / rows)
+
+    def read(self) -> int:
+        """Elements of the weights on this rank that every call reads all of."""
+        weights = (node for node in self.nodes if node.op == "get_attr" and annotation(node).parameter)
+        return sum(elements_of(self.facts[node].dims, self.flow.cuts) for node in weights if not self._is_table(node))
+
+    def _is_table(self, weight: torch.fx.Node) -> bool:
+        found = list(readers(weight, Typing(self.facts, {})))
+        return bool(found) and all(self.facts[reader].looks_up for reader in found)
+
+    def attended(self) -> sympy.Expr:
+        """Elements of the keys and values that attention reads."""
+        attending = (self.facts[node].operands[1:3] for node in self.nodes if self.facts[node].attends)
+        return sympy.Add(*(self._local(node).xreplace({_S: _KEYS}) for pair in attending for node in pair))
 
     def _on_positions(self, node: torch.fx.Node, value: torch.fx.Node) -> bool:
         """Returns if an operator reads, or gives, a rank's positions of a value: beside them others may read it whole."""
@@ -130,6 +189,7 @@ class Counter:
         if fact.attends:
             query, key = fact.operands[:2]
             keys = self._size(key.meta["val"].shape[-2])
+            keys = _KEYS if keys == _S else keys  # of a cache, where there is one
             return 2 * keys * (self._local(query) + self._local(node))
         if len(fact.operands) < 2 or fact.looks_up or fact.collects or annotation(node).opaque is not None:
             return sympy.Integer(0)
@@ -188,6 +248,21 @@ class Counter:
             for place, operand in enumerate(fact.operands):
                 if operand in self.flow.gradient:
                     yield from _needed(place, fact)
+
+
+class LeastCounter(Counter):
+    """Counts what a rank computes at least under some cuts: as if every value were cut along all of them that it has."""
+
+    def __init__(self, typing: Typing, cuts: Cuts, weigher: Weigher) -> None:
+        self.facts, self.weigher, self.cut = dict(typing.facts), weigher, None
+        self.nodes = list(typing.facts)
+        held = {node: cut_in(axes_of_dims(itertools.chain(*fact.outputs)), cuts) for node, fact in typing.facts.items()}
+        self.flow = Flow(cuts, held, {}, {}, {}, {}, {}, {}, frozenset(), frozenset())
+
+    def _rows(self, node: torch.fx.Node) -> sympy.Rational:
+        pick = self.facts[node].pick
+        over = factors_in(set(axes_of(pick.choice)), self.flow.cuts) if pick is not None else frozenset()
+        return sympy.Rational(1, parts_of(ordered(over)))
 
 
 def _needed(place: int, fact: Fact) -> Iterable[torch.fx.Node]:

@@ -10,6 +10,7 @@ from typing import Any, Unpack
 import torch
 
 from ..capture.clone import on_meta
+from ..capture.traced import Traced
 from ..dispatch.apply import check_plan
 from ..errors import AutotpError, UsageError
 from ..huggingface import models, tp_plan
@@ -107,6 +108,13 @@ class Study(Session):
 
         return replace(plan, units=tuple(map(uncut, plan.units)), around=())
 
+    def _even_share(self, unit: UnitPlan, traced: Traced) -> Work:
+        """The work of a whole unit, as much of it as a rank has of the weights."""
+        whole = [replace(p, layouts=tuple(map(str, p.shape))) for p in unit.parameters]
+        part = sum(p.local_elements for p in unit.parameters) / max(sum(p.elements for p in unit.parameters), 1)
+        alone = replace(unit, parameters=tuple(whole), collected=(), sequence=False)
+        return work_of(alone, traced, self.machine, self.workload, self.folders, 1).share(part)
+
     def _works(self, plan: Plan) -> tuple[dict[UnitPlan, Work], tuple[str, ...]]:
         works, unknown = {}, []
         shapes = {unit.path: unit.shape for unit in self.working.units}
@@ -118,6 +126,10 @@ class Study(Session):
                 works[unit] = work_of(unit, traced, self.machine, self.workload, self.folders, plan.tp)
             except AutotpError as error:
                 unknown.append(f"{unit.instances[0] or 'the model'}: {error}")
+                if (
+                    traced is not None
+                ):  # of another system's plan, say: cut as no operator is, it computes an even share
+                    works[unit] = self._even_share(unit, traced)
         matrices = [p for p in plan.outside if len(p.shape) > 1]
         if matrices:
             first = matrices[0]

@@ -220,7 +220,7 @@ def _joined(plan: Plan, counts: Counts, heads: Sequence[UnitPlan]) -> dict[str, 
     joined = Counter({GATHERS: max(gathers - 1, 0)})
     for path in ran.keys() & counts.otherwise:
         joined.update({name: number - 1 for name, number in ran[path].items()})
-    return +joined
+    return dict(+joined)
 
 
 def _ran(unit: UnitPlan, path: str, counts: Counts) -> Counter[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils.rnn import pack_padded_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 import autotp
 from autotp.capture.loops import MOST_STEPS
@@ -113,3 +113,33 @@ def test_what_is_no_loop_of_products_is_whole_and_right() -> None:
     true = [dense(example)[0], dense(long)[0], dense.layer(packed)[0].data, dense(example)[0]]
     for found in simulate(2, run):
         torch.testing.assert_close(found, true, rtol=1e-9, atol=1e-9)
+
+
+class Packed(nn.Module):
+    """Takes and gives sequences of different lengths in one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.out = nn.GRU(WIDTH, 6, batch_first=True), nn.Linear(6, WIDTH)
+
+    def forward(self, packed: PackedSequence) -> PackedSequence:
+        found, _ = self.layer(packed)
+        return found._replace(data=packed.data + self.out(found.data))
+
+
+class BetweenPacked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Packed() for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        packed = pack_padded_sequence(x, torch.full((len(x),), x.shape[1]), batch_first=True)
+        for block in self.blocks:
+            packed = block(packed)
+        return pad_packed_sequence(packed, batch_first=True)[0]
+
+
+@pytest.mark.filterwarnings("ignore:.*whole weights")
+def test_packed_sequences_between_blocks() -> None:
+    torch.manual_seed(0)
+    autotp.verify(BetweenPacked().double(), 2, example=(numbers(2, 5, WIDTH),)).raise_for_failure()

@@ -107,3 +107,74 @@ def test_each_rank_writes_its_part(write: Callable[[Any, torch.Tensor], None], t
 def test_what_it_writes_otherwise_is_right_too(write: Callable[[Any, torch.Tensor], None], tp: int) -> None:
     torch.manual_seed(0)
     autotp.verify(Net(write).double(), tp, example=(torch.randn(2, 3, HIDDEN),)).raise_for_failure()
+
+
+def total(self: Any) -> torch.Tensor:
+    return self.gain.data.mean()
+
+
+class Mixed(nn.Module):
+    """Weights that are written with what is made of others: sums over what is cut, transposed ones, parts along another dim."""
+
+    def __init__(self, write: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.write = write
+        self.up, self.down = nn.Linear(6, 10, bias=False), nn.Linear(10, 6, bias=False)
+        self.gain, self.square = nn.Parameter(torch.rand(10) + 0.5), nn.Parameter(torch.randn(10, 10) * 0.3)
+        self.scale, self.small = nn.Parameter(torch.rand(6)), nn.Parameter(torch.rand(7))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.write(self)
+        inner = (self.up(x) * self.gain).tanh()
+        return (x + self.down(inner + inner @ self.square)) * self.scale + self.small.sum()
+
+
+MIXED: dict[str, Callable[[Any], Any]] = {
+    "a sum into a whole one": lambda self: self.small.data.mul_(total(self)),
+    "a sum added to a whole one": lambda self: self.small.data.add_(total(self)),
+    "a product over what is cut": lambda self: self.scale.data.mul_(self.up.weight.data.t() @ self.gain.data),
+    "a mean of rows": lambda self: self.scale.data.lerp_(self.up.weight.data.mean(0), 0.1),
+    "along the other dim": lambda self: self.square.data.mul_(self.gain.data),
+    "both dims": lambda self: self.square.data.mul_(self.gain.data).div_(self.gain.data[:, None]),
+    "transposed": lambda self: self.down.weight.data.copy_(self.up.weight.data.mul_(0.5).t()),
+    "transposed and copied": lambda self: self.down.weight.data.copy_(
+        self.up.weight.data.clamp_(-0.1, 0.1).t().clone()
+    ),
+}
+
+
+@pytest.mark.parametrize("objective", ["balanced", "memory"])
+@pytest.mark.parametrize("tp", [2, 3])
+@pytest.mark.parametrize("way", MIXED)
+def test_weights_written_with_others(way: str, tp: int, objective: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Mixed(MIXED[way]) for _ in range(2))).double()
+    autotp.verify(model, tp, example=(torch.randn(2, 3, 6),), objective=objective).raise_for_failure()
+
+
+class Twice(nn.Module):
+    """A weight that is written, and read by parts and whole."""
+
+    def __init__(self, read: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.read, self.weight = read, nn.Parameter(torch.randn(6, 6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.weight.data.mul_(0.5)
+        return x + self.read(x, self.weight)
+
+
+READS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "softmax first": lambda x, w: (x @ w.softmax(0).t()) @ w,
+    "softmax last": lambda x, w: (x @ w.t()) @ w.softmax(0),
+    "sums so far": lambda x, w: (x @ w.cumsum(0).t()) @ w,
+    "both sides": lambda x, w: x @ w @ w,
+}
+
+
+@pytest.mark.parametrize("tp", [2, 3])
+@pytest.mark.parametrize("way", READS)
+def test_a_written_weight_is_read_whole_and_by_parts(way: str, tp: int) -> None:
+    torch.manual_seed(0)
+    model, example = nn.Sequential(Twice(READS[way])).double(), (torch.randn(2, 6),)
+    autotp.verify(model, tp, example=example, objective="memory").raise_for_failure()
