@@ -25,13 +25,12 @@ def infer(graph: torch.fx.Graph, rules: Mapping[str, Operator]) -> Typing:
     sizes, facts, missing = Sizes(), dict[torch.fx.Node, Fact](), dict[str, str]()
     writes: list[Call] = []
     for node in graph.nodes:
-        value = node.meta.get("val")
+        value, in_place = node.meta.get("val"), annotation(node).writes is not None
         if node.op in ("placeholder", "get_attr"):
             if isinstance(value, torch.Tensor):
                 facts[node] = Fact((tuple(axis(sizes(size)) for size in value.shape),))
-        elif node.op == "call_function" and (_has_tensor(value) or _keeps_tensors(node, facts)):
+        elif node.op == "call_function" and (in_place or _has_tensor(value) or _keeps_tensors(node, facts)):
             call = Call(node, facts, sizes)
-            in_place = annotation(node).writes is not None
             rule = (rule_for_write(call, rules) or unruled) if in_place else rule_for(call, rules)
             if rule is unruled:
                 missing[node.name] = call.name

@@ -21,6 +21,7 @@ _CASTS = frozenset(
 
 def normalise(graph: torch.fx.Graph, constants: Mapping[str, torch.Tensor]) -> None:
     """Normalise in place. Legal because every value a later node reads is unchanged, and so is how its gradient flows."""
+    _note_no_results(graph)
     unseen = _unseen_writes(graph)
     for node in list(graph.nodes):
         if node.op != "call_function":
@@ -48,6 +49,12 @@ def normalise(graph: torch.fx.Graph, constants: Mapping[str, torch.Tensor]) -> N
     graph.lint()
 
 
+def _note_no_results(graph: torch.fx.Graph) -> None:
+    """Of what gives nothing, but writes into what it is given, a value is known too: none."""
+    for node in filter(_writes, graph.nodes):
+        node.meta.setdefault("val", ())
+
+
 def _does_nothing(node: torch.fx.Node) -> bool:
     if node.target in _IDENTITIES:
         return True
@@ -70,7 +77,7 @@ def _takes_everything(dim: object = 0, start: object = None, end: object = None,
 
 def _writes(node: torch.fx.Node) -> bool:
     target = node.target
-    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable and target.namespace == "aten"
+    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
 
 
 def _memory_written(node: torch.fx.Node) -> tuple[torch.fx.Node, ...]:
@@ -144,7 +151,7 @@ def _functionalise(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     target, order = node.target, {n: i for i, n in enumerate(graph.nodes)}
     assert isinstance(target, torch._ops.OpOverload)
     written = node.args[0]
-    if written_by(node) != [written]:
+    if written_by(node) != [written] or target.namespace != "aten":
         annotate(node, writes=_memory_written(node))
         return
     assert isinstance(written, torch.fx.Node)

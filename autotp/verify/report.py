@@ -53,9 +53,10 @@ class Report:
 
     `outputs` and `gradients` have the largest error of each tensor in any of the `calls`. `planned` and `counted` are numbers of
     collectives in one training step, by "kind phase of". They are those of the first call in which the two differ, or of the
-    first call if they are equal everywhere. Of the planned ones up to `joined` may be one with others: results that the Python
-    outside adds up while they are cut are gathered together, and a block that is called with other tensors than it is planned for
-    (no mask, say) may send together what it is planned to send apart. `elements` are the numbers of parameters of the whole
+    first call if they are equal everywhere. Of the planned ones up to `joined` may be one with others, or none: results that the
+    Python outside adds up while they are cut are gathered together, those that a loss in the model reads are not gathered at all,
+    and a block that is called with other tensors than it is planned for (no mask, say) may send together what it is planned to
+    send apart. `elements` are the numbers of parameters of the whole
     model and of one rank.
     """
 

@@ -125,8 +125,9 @@ def counted_units(model: nn.Module, units: Mapping[str, Mapping[str, str]]) -> I
                 inputs.update(wanting)
 
         for leaf in pytree.tree_leaves(result):
-            if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
-                leaf.register_hook(come)
+            for tensor in tensors_of(leaf) if dataclasses.is_dataclass(leaf) else [leaf]:
+                if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+                    tensor.register_hook(come)
 
     with ExitStack() as wrapped:
         for path in units:

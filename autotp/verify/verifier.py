@@ -184,19 +184,19 @@ class Verifier:
             return False
         return all(1 not in (x, y) for a, b in pairs for x, y in zip(a, b, strict=True) if x != y)
 
-    def _parallel_run(self, parallel: nn.Module, call: Call, ranks: Ranks) -> tuple[Any, Any, Any]:
+    def _parallel_run(self, parallel: nn.Module, call: Call, ranks: Ranks) -> tuple[Any, Any, Any, bool]:
         with ranks.logging() as log, OnlyCopies(*self.only_copies.models):
             outputs, gradients = called(parallel, call, self.seed, self.paths)
         with torch.no_grad():  # a plan may keep them cut, and only ranks that are at it together make them whole
             outputs = {name: closed(output) for name, output in outputs.items()}
         gradients = {name: closed(gradient) for name, gradient in gradients.items()}
-        sent = [c for c in log.calls if c.phase != "checkpoint" and c.of != "buffer"]
-        counted = Counter(map(_name, sent))
-        return outputs, gradients | full_gradients(parallel), counted
+        sent = [c for c in log.calls if c.phase not in ("checkpoint", LOSS) and c.of != "buffer"]
+        has_loss = any(c.phase == LOSS for c in log.calls)
+        return outputs, gradients | full_gradients(parallel), Counter(map(_name, sent)), has_loss
 
 
 def _call_report(
-    run: Run, plan: Plan | None, ranks: Sequence[tuple[Any, Any, Any]], heads: Sequence[UnitPlan]
+    run: Run, plan: Plan | None, ranks: Sequence[tuple[Any, Any, Any, bool]], heads: Sequence[UnitPlan]
 ) -> CallReport:
     """One call of the dense model beside that of every rank: outputs, gradients, collectives, if a plan says which."""
     return CallReport(
@@ -205,19 +205,19 @@ def _call_report(
         gradients=compare(run.gradients, [rank[1] for rank in ranks], run.gradients, run.call.name),
         planned=dict(ranks[0][2]) if plan is None else planned_collectives(plan, run.counts),
         counted=dict(ranks[0][2]),
-        joined={} if plan is None else _joined(plan, run.counts, heads),
+        joined={} if plan is None else _joined(plan, run.counts, heads, ranks[0][3]),
     )
 
 
-GATHERS = "all_gather forward activation"
+GATHERS, LOSS = "all_gather forward activation", "loss"
 
 
-def _joined(plan: Plan, counts: Counts, heads: Sequence[UnitPlan]) -> dict[str, int]:
+def _joined(plan: Plan, counts: Counts, heads: Sequence[UnitPlan], has_loss: bool) -> dict[str, int]:
     """By name, how many fewer collectives may run than are planned: a result's gather may be one with others, and so may any that
-    a unit has which is called with other tensors than it is planned for, with no mask for one."""
+    a unit has which is called with other tensors than it is planned for, with no mask for one. A loss needs no gather at all."""
     ran = {path: _ran(unit, path, counts) for unit in plan.units for path in unit.instances}
     gathers = sum(ran[path][GATHERS] for unit in heads for path in unit.instances)
-    joined = Counter({GATHERS: max(gathers - 1, 0)})
+    joined = Counter({GATHERS: gathers if has_loss else max(gathers - 1, 0)})
     for path in ran.keys() & counts.otherwise:
         joined.update({name: number - 1 for name, number in ran[path].items()})
     return dict(+joined)

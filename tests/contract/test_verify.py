@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -308,3 +309,43 @@ def test_weights_that_are_made_before_each_call_are_copied(way: str) -> None:
         NORMED[way](block.get_submodule("up"))
     model(values(2, 5, HIDDEN)).sum().backward()
     autotp.verify(model, 2, example=(values(2, 5, HIDDEN),)).raise_for_failure()
+
+
+@dataclasses.dataclass
+class Kept:
+    hidden: torch.Tensor
+
+
+class GivesAnObject(Mlp):
+    def forward(self, x: torch.Tensor) -> Kept:
+        return Kept(super().forward(x))
+
+
+class ReadsObjects(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(GivesAnObject() for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x).hidden
+        return x
+
+
+class LossInside(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks, self.head = nn.ModuleList(Mlp() for _ in range(2)), nn.Linear(HIDDEN, 99)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return functional.cross_entropy(self.head(x).flatten(0, 1), torch.arange(len(x) * x.shape[1]))
+
+
+@pytest.mark.parametrize("kind", [ReadsObjects, LossInside])
+def test_results_in_objects_and_losses_are_counted(kind: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(0)
+    report = autotp.verify(kind().double(), 2, example=EXAMPLE)
+    assert report.planned["all_reduce backward activation"]
+    report.raise_for_failure()
