@@ -135,7 +135,7 @@ class _Recorder:
         self.recording, self.real, self.depth = Recording(), real, 0
         device = next((p.device for p in model.parameters() if p.device.type != "meta"), None)
         self.symbols = Symbols(device, guess=guess)  # inputs without data stand for ones where the weights are
-        self.results: dict[tuple[int, Sizes], Any] = {}
+        self.results: dict[tuple[int, Sizes, bool], Any] = {}
         self.sizes: dict[int, Sizes] = {}
         # By identity: what the first unit gave in its place.
         self.firsts: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -179,7 +179,7 @@ class _Recorder:
             with torch._C.DisableTorchFunction():  # nobody is told of what is asked here
                 leaves = pytree.tree_leaves((args, kwargs))
                 self._note_read(leaves)
-                call = unit.shape, sizes_of(leaves, kwargs)
+                call = unit.shape, sizes_of(leaves, kwargs), torch.is_grad_enabled()
                 known = self.recording.calls.get(unit.shape)
                 if known is not None:
                     self.recording.calls[unit.shape] = wanting_gradients_too(known, (args, kwargs))
@@ -276,7 +276,7 @@ class _Recorder:
             self.recording.result = observer.run(self.model, *fake_args, **fake_kwargs)
         # Whatever class holds them: the caller reads what a model returns.
         self._note_read(tensors_of(self.recording.result))
-        for (shape, _), result in self.results.items():
+        for (shape, *_), result in self.results.items():
             tensors = [leaf for leaf in pytree.tree_leaves(opened(result)) if isinstance(leaf, torch.Tensor)]
             unread = frozenset(i for i, tensor in enumerate(tensors) if id(tensor) not in self.read)
             self.recording.unread[shape] = self.recording.unread.get(shape, unread) & unread

@@ -92,7 +92,7 @@ class CollectivePlan:
 class Counts:
     """What units did in one step of a model, by path: how often each was called, to how many of these calls a gradient came
     back, and in how many of those each tensor of the call (by its node in the unit's graph) wanted one; which of them were
-    called with other tensors than they are planned for."""
+    called with other tensors than they are planned for, or without gradients."""
 
     calls: Mapping[str, int]
     backward: Mapping[str, int]

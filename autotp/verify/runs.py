@@ -115,7 +115,7 @@ def counted_units(model: nn.Module, units: Mapping[str, Mapping[str, str]]) -> I
         site = call_site(module, *given)
         places = dict(zip(site.paths("tensor"), site.tensors, strict=True))
         wanting = {(path, units[path].get(place, place)) for place, tensor in places.items() if tensor.requires_grad}
-        if units[path] and places.keys() != units[path].keys():
+        if units[path] and (places.keys() != units[path].keys() or not torch.is_grad_enabled()):
             otherwise.add(path)
         first = [path]  # taken by the first gradient that comes
 

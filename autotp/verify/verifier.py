@@ -25,6 +25,7 @@ from ..planner.survey import Example, Survey
 from ..runtime.groups.log import CollectiveCall
 from ..runtime.groups.ranks import Ranks
 from ..runtime.groups.simulate import simulate
+from ..runtime.results.logits import OPERAND
 from ..runtime.results.tensor import closed
 from ..session.arguments import Source, Wishes, check_simulated
 from ..session.pipeline import Session
@@ -190,7 +191,7 @@ class Verifier:
         with torch.no_grad():  # a plan may keep them cut, and only ranks that are at it together make them whole
             outputs = {name: closed(output) for name, output in outputs.items()}
         gradients = {name: closed(gradient) for name, gradient in gradients.items()}
-        sent = [c for c in log.calls if c.phase not in ("checkpoint", LOSS) and c.of != "buffer"]
+        sent = [c for c in log.calls if c.phase not in ("checkpoint", LOSS) and c.of not in ("buffer", OPERAND)]
         has_loss = any(c.phase == LOSS for c in log.calls)
         return outputs, gradients | full_gradients(parallel), Counter(map(_name, sent)), has_loss
 
@@ -214,7 +215,8 @@ GATHERS, LOSS = "all_gather forward activation", "loss"
 
 def _joined(plan: Plan, counts: Counts, heads: Sequence[UnitPlan], has_loss: bool) -> dict[str, int]:
     """By name, how many fewer collectives may run than are planned: a result's gather may be one with others, and so may any that
-    a unit has which is called with other tensors than it is planned for, with no mask for one. A loss needs no gather at all."""
+    a unit has which is called otherwise than it is planned for, with no mask for one, or without gradients. A loss needs no
+    gather at all."""
     ran = {path: _ran(unit, path, counts) for unit in plan.units for path in unit.instances}
     gathers = sum(ran[path][GATHERS] for unit in heads for path in unit.instances)
     joined = Counter({GATHERS: gathers if has_loss else max(gathers - 1, 0)})

@@ -349,3 +349,25 @@ def test_results_in_objects_and_losses_are_counted(kind: Callable[[], nn.Module]
     report = autotp.verify(kind().double(), 2, example=EXAMPLE)
     assert report.planned["all_reduce backward activation"]
     report.raise_for_failure()
+
+
+class Scaled(nn.Module):
+    """Multiplies cut results with parameters of its own, and calls a block once more without gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks, self.head = nn.ModuleList(Mlp() for _ in range(2)), nn.Linear(HIDDEN, 99)
+        self.scale = nn.Parameter(values(99))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            with torch.no_grad():
+                before = block(x)
+            x = block(x) + before
+        return self.head(x) * self.scale
+
+
+@pytest.mark.parametrize("tp", [2, 3])
+def test_what_the_python_around_blocks_adds_is_not_compared(tp: int) -> None:
+    torch.manual_seed(0)
+    autotp.verify(Scaled().double(), tp, example=EXAMPLE).raise_for_failure()

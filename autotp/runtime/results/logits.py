@@ -36,6 +36,7 @@ FUNCTIONS = (
     *(functional.gelu, functional.relu, functional.sigmoid, functional.silu, functional.softplus, functional.tanh),
 )
 POINTWISE = frozenset({*FUNCTIONS, *(getattr(T, name) for name in METHODS)}) - {T.detach}
+OPERAND = "operand"  # what a collective is of that a result's own computing needs: its plan knows nothing of that
 _QUOTIENTS = frozenset({T.div, T.__truediv__, torch.div})
 # Below autograd: what leaves every row of logits as it is, if its result says so; what takes some; and their derivatives.
 _OF_ROWS = frozenset(
@@ -199,7 +200,7 @@ def pointwise_of_slices(
             return part
         if not isinstance(operand, torch.Tensor):
             return operand
-        operand = enter(operand, ranks, over)
+        operand = enter(operand, ranks, over, OPERAND)
         along = operand.dim() > 0 and operand.shape[-1] == layout.size
         return slice_to_rank(operand, ranks, [*[None] * (operand.dim() - 1), layout]) if along else operand
 
