@@ -90,6 +90,7 @@ WRITES = [clipped, averaged, copied, not_zero_in_padding, not_finite_in_padding,
 OTHERS = [a_buffer_beside_it, without_gradients, normed, part_of_it]
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("tp", [3, 5])
 @pytest.mark.parametrize("write", WRITES, ids=lambda write: write.__name__)
 def test_each_rank_writes_its_part(write: Callable[[Any, torch.Tensor], None], tp: int) -> None:
@@ -143,6 +144,7 @@ MIXED: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("objective", ["balanced", "memory"])
 @pytest.mark.parametrize("tp", [2, 3])
 @pytest.mark.parametrize("way", MIXED)
