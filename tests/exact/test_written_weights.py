@@ -144,7 +144,6 @@ MIXED: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.sample(8)
 @pytest.mark.parametrize("objective", ["balanced", "memory"])
 @pytest.mark.parametrize("tp", [2, 3])
 @pytest.mark.parametrize("way", MIXED)
