@@ -150,7 +150,7 @@ def _functionalise(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     """Replace `x.op_(..)` by `op(x, ..)` if nobody can see the difference; else note whose memory it writes."""
     target, order = node.target, {n: i for i, n in enumerate(graph.nodes)}
     assert isinstance(target, torch._ops.OpOverload)
-    written = node.args[0]
+    written = node.args[0] if node.args else None
     if written_by(node) != [written] or target.namespace != "aten":
         annotate(node, writes=_memory_written(node))
         return

@@ -79,9 +79,8 @@ class Symbols:
         """
         device = self.device if like.device.type == "meta" else like.device
         if not dynamic and like.is_contiguous() and like.layout is torch.strided:
-            return FakeTensor(
-                self.mode, torch.empty(like.shape, dtype=like.dtype, device="meta"), device
-            )  # seven times as fast
+            # Seven times as fast as to make one in the mode.
+            return FakeTensor(self.mode, torch.empty(like.shape, dtype=like.dtype, device="meta"), device)
         sizes = [self.size(int(size)) if i in dynamic else int(size) for i, size in enumerate(like.shape)]
         laying = laying_of(like) if gaps else densely(like)
         with self.mode, torch.no_grad():

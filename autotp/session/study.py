@@ -126,9 +126,8 @@ class Study(Session):
                 works[unit] = work_of(unit, traced, self.machine, self.workload, self.folders, plan.tp)
             except AutotpError as error:
                 unknown.append(f"{unit.instances[0] or 'the model'}: {error}")
-                if (
-                    traced is not None
-                ):  # of another system's plan, say: cut as no operator is, it computes an even share
+                # Of another system's plan, say: what is cut as no operator is computes an even share.
+                if traced is not None:
                     works[unit] = self._even_share(unit, traced)
         matrices = [p for p in plan.outside if len(p.shape) > 1]
         if matrices:

@@ -23,6 +23,11 @@ def scaled_(x: torch.Tensor) -> torch.Tensor:
     return x.sum(-1)
 
 
+torch.library.define("autotp_tests::named_", "(*, Tensor(a!) x) -> ()")
+torch.library.impl("autotp_tests::named_", "cpu", lambda *, x: norm_(x))
+torch.library.register_fake("autotp_tests::named_", lambda *, x: None)
+
+
 @norm_.register_fake
 def _(x: torch.Tensor) -> None:
     return None
@@ -49,6 +54,12 @@ def values(self: Any, y: torch.Tensor) -> torch.Tensor:
     return y + made
 
 
+def by_name(self: Any, y: torch.Tensor) -> torch.Tensor:
+    made = y.detach().clone()
+    torch.ops.autotp_tests.named_(x=made)
+    return y + made
+
+
 def values_that_are_sums(self: Any, y: torch.Tensor) -> torch.Tensor:
     made = self.down(y).detach().clone()
     norm_(made)
@@ -72,7 +83,9 @@ def several_parameters(self: Any, y: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("objective", ["balanced", "memory"])
 @pytest.mark.parametrize("tp", [2, 3])
-@pytest.mark.parametrize("inner", [values, values_that_are_sums, with_a_result, a_parameter, several_parameters])
+@pytest.mark.parametrize(
+    "inner", [values, by_name, values_that_are_sums, with_a_result, a_parameter, several_parameters]
+)
 def test_what_operators_write_into_is_whole(inner: Any, tp: int, objective: str) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(*(Block(inner) for _ in range(2))).double()
