@@ -66,6 +66,22 @@ def test_no_combination_is_faster_in_as_little_memory(name: str, work: str) -> N
                 assert min(within) == pytest.approx(seconds, rel=1e-9)
 
 
+@pytest.mark.parametrize("name", ["gpt2", "llama", "mixtral"])
+def test_nothing_is_faster_than_what_its_cuts_compute_at_least(name: str) -> None:
+    """Nor is that far from the truth, where links are fast."""
+    nearest = 0.0
+    for block in blocks(name, 4):
+        time = UnitTime(block.problem, FAST, objective("training"))
+        for cuts in all_cuts(block.problem, 4):
+            try:
+                choice = weighed(block.problem, cuts, local_elements(block.problem, cuts), block.weigher)
+            except UnsoundPlanError:
+                continue
+            if seconds := time.of(choice):
+                nearest = max(nearest, time.least_under(cuts) / seconds)
+    assert 0.5 < nearest <= 1 + 1e-9
+
+
 def test_units_together_equal_brute_force() -> None:
     draw = random.Random(0)
 
