@@ -46,6 +46,10 @@ class CallSite:
         flat, _ = pytree.tree_flatten_with_path(tree, is_leaf=_is_leaf)
         return [pytree.keystr(path) for path, leaf in flat if isinstance(leaf, Slot) and leaf.kind == kind]
 
+    def is_like(self, other: CallSite) -> bool:
+        """Returns if calls differ in nothing that a key tells but in whether the unit is in training."""
+        return (self.key[0], *self.key[2:]) == (other.key[0], *other.key[2:])
+
     def check_classes(self) -> None:
         """Raises TraceError for a tensor of a class of its own, which does what a trace does not see, and for a sparse one."""
         for kind in map(type, self.tensors):

@@ -62,6 +62,7 @@ class UnitForward(LiveUnit):
         self.settled: set[Any] = set()  # kinds of calls, of which the first may write what later ones only read
         self.told = False
         self.entry: Entry | None = None  # for calls that are like the last one
+        self.last: tuple[Traced, Program] | None = None  # which ran that one
         self.inner: list[PartForward] | None = None  # what takes the place of modules within, where there is no program
 
     def enter(self) -> None:
@@ -95,7 +96,10 @@ class UnitForward(LiveUnit):
         if torch.compiler.is_dynamo_compiling():
             return call_in_dynamo(self, args, kwargs)
         result = OTHER if self.entry is None else self.entry(self, args, kwargs)
-        return self._find_and_run(args, kwargs) if result is OTHER else result
+        if result is OTHER:
+            return self._find_and_run(args, kwargs)
+        self.ranks.note_unit(self.unit.path, self.last)
+        return result
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _find_and_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -124,11 +128,12 @@ class UnitForward(LiveUnit):
         if filled is not None:
             self._say(f"a {type(filled).__name__} in the call was filled outside of this model, with whole values")
             return self._run_by_parts(args, kwargs)
-        self.entry = self._entry(site, traced, program, args, kwargs)
+        self.last, self.entry = (traced, program), self._entry(site, traced, program, args, kwargs)
         numbers, given = traced.numbers(site, self.positions), as_taken(site.tensors, program.cut, self.ranks)
         constants = self.bounds[traced.contract].constants(program.constants)
         with nullcontext() if program.cut is None else gathering_again(), parts_only():
             tensors = program.run(self.parts, self.ranks, *given, *numbers, *site.handles, *self.positions, *constants)
+        self.ranks.note_unit(self.unit.path, self.last)
         return traced.result(tensors, site.handles)
 
     def _say(self, error: Exception | str) -> None:
@@ -164,6 +169,7 @@ class UnitForward(LiveUnit):
     def _run_whole(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the dense unit runs. To its Python the cut parameters are whole, as they are to all Python outside of units."""
         self.ranks.begin_part()
+        self.ranks.note_unit(self.unit.path, None)
         return self.dense_forward()(*args, **kwargs)
 
     def _entry(

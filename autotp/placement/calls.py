@@ -9,8 +9,8 @@ random numbers or asks an object keeps its place among those that do.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -27,6 +27,25 @@ from .typed import TypedGraph
 
 # The steps that one call does, in the order of the graph.
 Together: TypeAlias = tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One collective that a call is: its kind, when it runs, what of, and the nodes whose values it sends."""
+
+    kind: str
+    phase: str
+    of: str
+    nodes: tuple[str, ...]
+
+
+def sent(flow: Flow, calls: Iterable[Together]) -> Iterator[Sent]:
+    """The collectives of some calls."""
+    for call in calls:
+        record, nodes = call[0].record, tuple(step.about.name for step in call)
+        for sending in record.sends(gradient=call[0].about in flow.gradient):
+            yield Sent(sending.kind, sending.phase, record.of, nodes)
+
 
 # Steps of which one call may do several.
 _JOIN = frozenset({"reduce", "enter", "gather"})

@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -86,29 +85,6 @@ class CollectivePlan:
     elements: str
     wire_bytes: float
     seconds: float
-
-
-@dataclass(frozen=True)
-class Counts:
-    """What units did in one step of a model, by path: how often each was called, to how many of these calls a gradient came
-    back, and in how many of those each tensor of the call (by its node in the unit's graph) wanted one; which of them were
-    called with other tensors than they are planned for, or without gradients."""
-
-    calls: Mapping[str, int]
-    backward: Mapping[str, int]
-    inputs: Mapping[tuple[str, str], int]
-    otherwise: Set[str] = frozenset()
-
-    def of(self, path: str, collective: CollectivePlan) -> int:
-        """How often a collective of a unit ran. What sums the gradients of inputs alone runs where one is wanted."""
-        if collective.phase != "backward":
-            return self.calls.get(path, 0)
-        if all(map(_INPUT.fullmatch, collective.nodes)):
-            return max(self.inputs.get((path, node), 0) for node in collective.nodes)
-        return self.backward.get(path, 0)
-
-
-_INPUT = re.compile(r"tensor_\d+")
 
 
 @dataclass(frozen=True)
@@ -244,14 +220,9 @@ class Plan:
         """The unit plan of the module at a path."""
         return next((unit for unit in self.units if path in unit.instances), None)
 
-    def step(self, counts: Counts | None = None) -> list[CollectivePlan]:
-        """The collectives of one step, each as often as it runs: once for every unit, or as was counted."""
-
-        def times(unit: UnitPlan, of: CollectivePlan) -> int:
-            return len(unit.instances) if counts is None else sum(counts.of(path, of) for path in unit.instances)
-
-        of_units = (c for unit in self.units for c in unit.collectives for _ in range(times(unit, c)))
-        return [*of_units, *self.around]
+    def step(self) -> list[CollectivePlan]:
+        """The collectives of one step in which every unit is called once."""
+        return [*(c for unit in self.units for _ in unit.instances for c in unit.collectives), *self.around]
 
     def elements(self) -> tuple[int, int]:
         """Number of parameters of the whole model and of one rank; a tied parameter counts once."""

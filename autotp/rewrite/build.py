@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from ..axes.annotation import annotation
 from ..axes.layout import Factors, Layout
 from ..errors import TraceError
+from ..placement.calls import Sent, sent
 from ..placement.certificate.check import certify
 from ..placement.place import Placement
 from ..placement.placed import placed_as, say
@@ -34,7 +35,7 @@ _SENDING = ("all_reduce", "all_gather", "reduce_scatter", "gather_positions", "t
 class Program:
     """The local graph of a unit and its code: `run(module, ranks, *tensors, *numbers, *handles, *positions, *constants)`.
 
-    The tensor numbered `cut` comes, and goes, cut over its positions.
+    The tensor numbered `cut` comes, and goes, cut over its positions. `sends` are the collectives of a call and its backward.
     """
 
     graph: torch.fx.Graph
@@ -43,6 +44,7 @@ class Program:
     constants: tuple[tuple[str, torch.Tensor], ...]
     layouts: Mapping[str, tuple[Layout, ...]]
     cut: int | None = None
+    sends: tuple[Sent, ...] = ()
 
     def describe(self) -> str:
         """The code, but for the numbers of devices, and what each inserted collective does: equal texts, equal programs."""
@@ -92,7 +94,7 @@ def build(
     certify(graph, placement.contract)
     code, run = compile_graph(directly(graph), name)
     cut = placement.sequence.number if placement.sequence is not None else None
-    return Program(graph, code, run, values, layouts, cut)
+    return Program(graph, code, run, values, layouts, cut, tuple(sent(placement.flow, placement.calls)))
 
 
 def _check_constants(graph: torch.fx.Graph, values: Sequence[tuple[str, torch.Tensor]]) -> None:

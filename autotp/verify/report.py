@@ -26,7 +26,8 @@ class Difference:
 
 @dataclass(frozen=True)
 class CallReport:
-    """What verification found in one call; the fields are those of `Report`."""
+    """What verification found in one call; the fields are those of `Report`. The units in `whole` ran with no program of their
+    own in it: a plan does not know what such a call sends, and what is planned is what was counted."""
 
     name: str
     outputs: tuple[Difference, ...]
@@ -35,6 +36,7 @@ class CallReport:
     counted: Mapping[str, int]
     tolerance: float = TOLERANCE
     joined: Mapping[str, int] = field(default_factory=dict)
+    whole: tuple[str, ...] = ()
 
     @property
     def exact(self) -> bool:
@@ -53,11 +55,11 @@ class Report:
 
     `outputs` and `gradients` have the largest error of each tensor in any of the `calls`. `planned` and `counted` are numbers of
     collectives in one training step, by "kind phase of". They are those of the first call in which the two differ, or of the
-    first call if they are equal everywhere. Of the planned ones up to `joined` may be one with others, or none: results that the
-    Python outside adds up while they are cut are gathered together, those that a loss in the model reads are not gathered at all,
-    and a block that is called with other tensors than it is planned for (no mask, say) may send together what it is planned to
-    send apart. `elements` are the numbers of parameters of the whole
-    model and of one rank.
+    first call if they are equal everywhere. A block that is called otherwise than it is planned for (without a mask, say, or in
+    training) is to send what is placed for that call. What checkpointing sends again is in neither number. Of the planned ones
+    up to `joined` may be one with others, or none: results that the Python outside adds up while they are cut are gathered
+    together; those that nobody reads, or that a loss in the model does, are not gathered at all. `elements` are the numbers of
+    parameters of the whole model and of one rank.
     """
 
     model: str

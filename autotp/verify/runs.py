@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +14,10 @@ from torch.utils import _pytree as pytree
 
 from ..capture.grouped import GroupedProducts
 from ..capture.opaque import copy_opaque, tensors_of
-from ..capture.signature import call_site
 from ..errors import UsageError
-from ..planner.plan import Counts
 from ..planner.survey import Example
 from .calls import Call, WithoutDropout
+from .counts import Called
 from .float64 import Float64
 
 MSG_NO_GRADIENT = (
@@ -31,12 +28,12 @@ MSG_NO_GRADIENT = (
 
 @dataclass(frozen=True)
 class Run:
-    """What the dense model gave in one call, and what its units did in it."""
+    """What the dense model gave in one call, and the calls of its units."""
 
     call: Call
     outputs: dict[str, torch.Tensor]
     gradients: dict[str, torch.Tensor]
-    counts: Counts
+    calls: Sequence[Called]
 
 
 def called(
@@ -102,56 +99,6 @@ def _outputs(result: Any) -> dict[str, torch.Tensor]:
         elif leaf is result or dataclasses.is_dataclass(leaf):
             found |= {f"output {i}.{j}": tensor for j, tensor in enumerate(tensors_of(leaf))}
     return found
-
-
-@contextmanager
-def counted_units(model: nn.Module, units: Mapping[str, Mapping[str, str]]) -> Iterator[Counts]:
-    """Counts what units do as long as this lasts. Of every unit, by path: the nodes that stand for its tensors in its graph, by
-    their places in the call. Others of its structure may be called with more, or with less."""
-    calls, backward, inputs, otherwise = Counter[str](), Counter[str](), Counter[tuple[str, str]](), set[str]()
-
-    def count(path: str, module: nn.Module, given: Any, result: Any) -> None:
-        calls.update([path])
-        site = call_site(module, *given)
-        places = dict(zip(site.paths("tensor"), site.tensors, strict=True))
-        wanting = {(path, units[path].get(place, place)) for place, tensor in places.items() if tensor.requires_grad}
-        if units[path] and (places.keys() != units[path].keys() or not torch.is_grad_enabled()):
-            otherwise.add(path)
-        first = [path]  # taken by the first gradient that comes
-
-        def come(gradient: torch.Tensor) -> None:
-            if first:
-                backward.update([first.pop()])
-                inputs.update(wanting)
-
-        for leaf in pytree.tree_leaves(result):
-            for tensor in tensors_of(leaf) if dataclasses.is_dataclass(leaf) else [leaf]:
-                if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
-                    tensor.register_hook(come)
-
-    with ExitStack() as wrapped:
-        for path in units:
-            wrapped.enter_context(_told_of(model.get_submodule(path), functools.partial(count, path)))
-        yield Counts(calls, backward, inputs, otherwise)
-
-
-@contextmanager
-def _told_of(module: nn.Module, tell: Callable[[nn.Module, Any, Any], None]) -> Iterator[None]:
-    """Tells of every forward of a module, also of one that is called by that name, which runs no hooks."""
-    before, original = module.__dict__.get("forward"), module.forward
-
-    @functools.wraps(original)
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        tell(module, (args, kwargs), result)
-        return result
-
-    module.__dict__["forward"] = forward
-    try:
-        yield
-    finally:
-        module.__dict__.pop("forward")
-        module.__dict__ |= {} if before is None else {"forward": before}
 
 
 @contextmanager

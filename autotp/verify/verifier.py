@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Unpack
 
@@ -13,16 +14,17 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from ..capture.traced import Traced
 from ..checkpoint.full import full_gradients
 from ..dispatch.apply import apply_plan
-from ..dispatch.compiler import Compiler, tensors_in
+from ..dispatch.compiler import Compiler
 from ..errors import AutotpError, UsageError, in_one_line
 from ..huggingface import models
 from ..huggingface.examples import examples_for
 from ..outside.progress import doing
-from ..planner.plan import CollectivePlan, Counts, Plan, UnitPlan
+from ..planner.plan import Plan, UnitPlan
 from ..planner.survey import Example, Survey
-from ..runtime.groups.log import CollectiveCall
+from ..runtime.groups.log import CollectiveCall, CollectiveLog
 from ..runtime.groups.ranks import Ranks
 from ..runtime.groups.simulate import simulate
 from ..runtime.results.logits import OPERAND
@@ -31,9 +33,10 @@ from ..session.arguments import Source, Wishes, check_simulated
 from ..session.pipeline import Session
 from .calls import Call, UnsuitableError, drawing_nothing, larger_call, real_call, three_calls
 from .copies import OnlyCopies, copied
+from .counts import Expected, called_units, name_of
 from .float64 import Float64
 from .report import CallReport, Report, compare, worst_of
-from .runs import Run, called, counted_units, wanting_gradients
+from .runs import Run, called, wanting_gradients
 
 MSG_DENSE = "{kind} itself, not cut, fails on the inputs it is verified with ({error}); give others as example"
 
@@ -100,21 +103,12 @@ class Verifier:
 
     def _dense_run(self, dense: nn.Module, call: Call) -> Run:
         quiet = drawing_nothing() if call.training else nullcontext()
-        with quiet, counted_units(dense, self._nodes()) as counts, self.only_copies:
+        units = [unit.path for unit in self.session.found.units]
+        with quiet, called_units(dense, units) as units_called, self.only_copies:
             outputs, gradients = called(dense, call, self.seed, self.paths)
         if call.inputs is not self.call and any(bool(output.isnan().any()) for output in outputs.values()):
             raise UnsuitableError("its results are no numbers")
-        return Run(call, outputs, gradients, counts)
-
-    def _nodes(self) -> dict[str, dict[str, str]]:
-        """The nodes of the tensors that units are called with, by unit and place in the call."""
-        found, nodes = self.session.found, dict[str, dict[str, str]]()
-        for unit in found.units:
-            traced = found.traced.get(unit.shape)
-            given = traced.site.paths("tensor") if traced is not None else ()
-            named = tensors_in(traced.graph, traced.site) if traced is not None else ()
-            nodes[unit.path] = {place: place for place in given} | {place: str(node.target) for node, place in named}
-        return nodes
+        return Run(call, outputs, gradients, units_called)
 
     def plan(self, tp: int) -> Plan:
         """The best plan of the model for so many ranks."""
@@ -149,10 +143,8 @@ class Verifier:
 
         with doing(f"comparing {tp} simulated ranks with the dense model"):
             ranks = simulate(tp, rank_run)
-        calls = tuple(
-            _call_report(run, plan if self._is_planned(run) else None, found, self._heads(plan))
-            for run, *found in zip(self.runs, *ranks, strict=True)
-        )
+        expected = Expected(plan, self._traced(), self._heads(plan))
+        calls = tuple(_call_report(run, expected, found) for run, *found in zip(self.runs, *ranks, strict=True))
         counts = next((call for call in calls if not call.counts_agree), calls[0])
         return Report(
             model=type(self.dense).__name__,
@@ -174,72 +166,61 @@ class Verifier:
         }
         return tuple(unit for unit in plan.units if unit.instances[0] in heads)
 
-    def _is_planned(self, run: Run) -> bool:
-        """Returns if the plan says what a call sends: of a dim of size one it holds for that size only, as it does where there is
-        a loop, and of norms that change their statistics it knows how they use them."""
-        if run.call.training and any(name.startswith("buffer ") for name in run.outputs):
-            return False
-        first, other = (pytree.tree_leaves(each.inputs) for each in (self.runs[0].call, run.call))
-        pairs = [(a.shape, b.shape) for a, b in zip(first, other, strict=True) if isinstance(a, torch.Tensor)]
-        if self.session.found.sizes and any(a != b for a, b in pairs):
-            return False
-        return all(1 not in (x, y) for a, b in pairs for x, y in zip(a, b, strict=True) if x != y)
+    def _traced(self) -> dict[str, Traced]:
+        """The traces that plans are made from, by the paths of units."""
+        found = self.session.found
+        return {unit.path: found.traced[unit.shape] for unit in found.units if unit.shape in found.traced}
 
-    def _parallel_run(self, parallel: nn.Module, call: Call, ranks: Ranks) -> tuple[Any, Any, Any, bool]:
+    def _parallel_run(self, parallel: nn.Module, call: Call, ranks: Ranks) -> _RankRun:
         with ranks.logging() as log, OnlyCopies(*self.only_copies.models):
             outputs, gradients = called(parallel, call, self.seed, self.paths)
         with torch.no_grad():  # a plan may keep them cut, and only ranks that are at it together make them whole
             outputs = {name: closed(output) for name, output in outputs.items()}
         gradients = {name: closed(gradient) for name, gradient in gradients.items()}
-        sent = [c for c in log.calls if c.phase not in ("checkpoint", LOSS) and c.of not in ("buffer", OPERAND)]
-        has_loss = any(c.phase == LOSS for c in log.calls)
-        return outputs, gradients | full_gradients(parallel), Counter(map(_name, sent)), has_loss
+        return _RankRun(outputs, gradients | full_gradients(parallel), log)
 
 
-def _call_report(
-    run: Run, plan: Plan | None, ranks: Sequence[tuple[Any, Any, Any, bool]], heads: Sequence[UnitPlan]
-) -> CallReport:
-    """One call of the dense model beside that of every rank: outputs, gradients, collectives, if a plan says which."""
+@dataclass(frozen=True)
+class _RankRun:
+    """What one rank had in one call."""
+
+    outputs: Mapping[str, torch.Tensor]
+    gradients: Mapping[str, torch.Tensor | None]
+    log: CollectiveLog
+
+
+LOSS = "loss"
+
+
+def _call_report(run: Run, expected: Expected, ranks: Sequence[_RankRun]) -> CallReport:
+    """One call of the dense model beside that of every rank: outputs, gradients, and collectives, if it is known which they
+    are to be."""
+    log = ranks[0].log
+    counted = dict(Counter(name_of(call) for call in log.calls if _is_of_units(call)))
+    whole = tuple(dict.fromkeys(unit.path for unit in log.units if unit.ran is None))
+    has_loss = any(call.phase == LOSS for call in log.calls)
+    planned, joined = (counted, {}) if whole else expected.of(run.calls, log.units, has_loss=has_loss)
     return CallReport(
         name=run.call.name,
-        outputs=compare(run.outputs, [rank[0] for rank in ranks], {}, run.call.name),
-        gradients=compare(run.gradients, [rank[1] for rank in ranks], run.gradients, run.call.name),
-        planned=dict(ranks[0][2]) if plan is None else planned_collectives(plan, run.counts),
-        counted=dict(ranks[0][2]),
-        joined={} if plan is None else _joined(plan, run.counts, heads, ranks[0][3]),
+        outputs=compare(run.outputs, [rank.outputs for rank in ranks], {}, run.call.name),
+        gradients=compare(run.gradients, [rank.gradients for rank in ranks], run.gradients, run.call.name),
+        planned=planned,
+        counted=counted,
+        joined=joined,
+        whole=whole,
     )
 
 
-GATHERS, LOSS = "all_gather forward activation", "loss"
+def _is_of_units(call: CollectiveCall) -> bool:
+    """Returns if units have sent it: not what Python around them adds, recomputes or saves. What buffers are given is not
+    compared: it is sent in training only, and a plan knows one mode."""
+    return call.phase not in ("checkpoint", LOSS) and call.of not in ("buffer", OPERAND) and not call.in_backward
 
 
-def _joined(plan: Plan, counts: Counts, heads: Sequence[UnitPlan], has_loss: bool) -> dict[str, int]:
-    """By name, how many fewer collectives may run than are planned: a result's gather may be one with others, and so may any that
-    a unit has which is called otherwise than it is planned for, with no mask for one, or without gradients. A loss needs no
-    gather at all."""
-    ran = {path: _ran(unit, path, counts) for unit in plan.units for path in unit.instances}
-    gathers = sum(ran[path][GATHERS] for unit in heads for path in unit.instances)
-    joined = Counter({GATHERS: gathers if has_loss else max(gathers - 1, 0)})
-    for path in ran.keys() & counts.otherwise:
-        joined.update({name: number - 1 for name, number in ran[path].items()})
-    return dict(+joined)
-
-
-def _ran(unit: UnitPlan, path: str, counts: Counts) -> Counter[str]:
-    """How often the collectives of a unit ran, by name."""
-    return sum((Counter({_name(c): counts.of(path, c)}) for c in unit.collectives), Counter[str]())
-
-
-def planned_collectives(plan: Plan, counts: Counts | None = None) -> dict[str, int]:
-    """Collectives of one training step of the whole model by "kind phase of", for what units did in it if that is given: data
-    may choose which experts are called, some units are called twice, some get no gradient, and some are given data, which want
-    none. What buffers are given is left out: it is sent in training only, and a plan knows one mode."""
-    sent = [c for c in plan.step(counts) if c.of != "buffer"]
-    return dict(Counter(map(_name, sent)))
-
-
-def _name(collective: CollectivePlan | CollectiveCall) -> str:
-    return f"{collective.kind} {collective.phase} {collective.of}"
+def planned_collectives(plan: Plan) -> dict[str, int]:
+    """Collectives of one training step of the whole model in which every unit is called once, by "kind phase of". What buffers
+    are given is left out: it is sent in training only, and a plan knows one mode."""
+    return dict(Counter(name_of(c) for c in plan.step() if c.of != "buffer"))
 
 
 def _dense(model: nn.Module) -> nn.Module:

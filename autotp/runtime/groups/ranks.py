@@ -15,7 +15,7 @@ from ...errors import PlacementError, UsageError
 from ...outside.own import FUNCTIONS
 from ..devices.devices import CPU
 from .callers import MSG_PICKLED
-from .log import CollectiveCall, CollectiveLog
+from .log import CollectiveCall, CollectiveLog, UnitCall
 
 
 class Ranks:
@@ -104,6 +104,11 @@ class Ranks:
     def watch(self, model: nn.Module) -> None:
         """Let collectives of this model's ranks raise UsageError while another thread computes with it, or with a part of it."""
 
+    def note_unit(self, path: str, ran: object) -> None:
+        """Note the call of a unit, and what it ran: None where it has no program for it."""
+        if self._log is not None:
+            self._log.units.append(UnitCall(path, ran, _in_backward()))
+
     def begin_part(self) -> None:
         """A part of a model is called, which may send nothing for a while."""
 
@@ -154,9 +159,9 @@ class Ranks:
 
     def _note(self, kind: str, phase: str, of: str, factors: Factors, value: torch.Tensor) -> None:
         if self._log is not None:
-            self._log.calls.append(
-                CollectiveCall(kind, phase, of, parts_of(factors), value.numel(), value.element_size())
-            )
+            in_backward = phase == "forward" and _in_backward()
+            sent = CollectiveCall(kind, phase, of, parts_of(factors), value.numel(), value.element_size(), in_backward)
+            self._log.calls.append(sent)
 
     def _all_reduce(self, value: torch.Tensor, factors: Factors, op: str) -> torch.Tensor:
         raise self._alone()
@@ -169,3 +174,7 @@ class Ranks:
 
     def _alone(self) -> UsageError:
         return UsageError(f"rank {self.rank} of {self.size} is only planned: it has no others to exchange values with")
+
+
+def _in_backward() -> bool:
+    return torch._C._current_graph_task_id() != -1

@@ -1,0 +1,212 @@
+"""The collectives that a call is to send: what units were called, what ran for them, and which gradients came back to them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+import torch.fx
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from ..axes.annotation import copied
+from ..capture.instances import opened
+from ..capture.opaque import tensors_of
+from ..capture.signature import Slot, call_site
+from ..capture.traced import Traced
+from ..chains.collect import mark_collected
+from ..dispatch.compiler import tensors_in
+from ..planner.plan import Plan, UnitPlan
+from ..rewrite.build import Program
+from ..runtime.groups.log import UnitCall
+
+GATHERS = "all_gather forward activation"
+
+
+class Collective(Protocol):
+    """A collective that is planned, that is placed in a program, or that ran."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def phase(self) -> str: ...
+    @property
+    def of(self) -> str: ...
+
+
+@dataclass
+class Called:
+    """One call of a unit of the dense model: the places of its tensors that want gradients, the number of leaves that it gave,
+    those of them that a gradient came back to, and if the call itself was in a backward, as checkpointing has it."""
+
+    path: str
+    wanting: frozenset[str]
+    leaves: int
+    in_backward: bool
+    came: set[int] = field(default_factory=set)
+
+
+@contextmanager
+def called_units(model: nn.Module, units: Iterable[str]) -> Iterator[list[Called]]:
+    """Notes the calls of units, given by their paths, as long as this lasts."""
+    calls: list[Called] = []
+
+    def note(path: str, module: nn.Module, given: tuple[tuple[object, ...], dict[str, object]], result: object) -> None:
+        site, leaves = call_site(module, *given), pytree.tree_leaves(opened(result))
+        places = zip(site.paths("tensor"), site.tensors, strict=True)
+        wanting = frozenset(place for place, tensor in places if tensor.requires_grad)
+        call = Called(path, wanting, len(leaves), torch._C._current_graph_task_id() != -1)
+        calls.append(call)
+        for number, leaf in enumerate(leaves):
+            for tensor in tensors_of(leaf) if dataclasses.is_dataclass(leaf) else [leaf]:
+                if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+                    tensor.register_hook(functools.partial(_come, call, number))
+
+    with ExitStack() as wrapped:
+        for path in units:
+            wrapped.enter_context(_told_of(model.get_submodule(path), functools.partial(note, path)))
+        yield calls
+
+
+def _come(call: Called, number: int, gradient: torch.Tensor) -> None:
+    call.came.add(number)
+
+
+class _Graph:
+    """What is known of a graph that a unit ran: the nodes of its inputs, by their places in the call, and of every leaf that it
+    gives (None if that is no tensor) the node, and those that it is computed from."""
+
+    def __init__(self, traced: Traced, collected: Sequence[str]) -> None:
+        graph, _ = copied(traced.graph)
+        mark_collected(graph, collected)
+        (output,) = graph.find_nodes(op="output")
+        slots = [leaf if isinstance(leaf, Slot) and leaf.kind == "tensor" else None for leaf in traced.outputs]
+        given = [output.args[0][slot.number] if slot is not None else None for slot in slots]
+        self.inputs = {place: node.name for node, place in tensors_in(graph, traced.site)}
+        self.operators = [(node.op, str(node.target), node.name) for node in graph.nodes]
+        self.leaves = [node.name if isinstance(node, torch.fx.Node) else None for node in given]
+        self.sources = {node.name: _sources(node) for node in given if isinstance(node, torch.fx.Node)}
+
+    def asked(self, call: Called) -> frozenset[str]:
+        """The nodes whose gradients were asked for: what a leaf with a gradient is computed from, but for unwanted inputs."""
+        if call.leaves != len(self.leaves):
+            return frozenset(name for *_, name in self.operators) if call.came else frozenset()
+        reached = [self.sources[name] for i in call.came if (name := self.leaves[i]) is not None]
+        unwanted = {node for place, node in self.inputs.items() if place not in call.wanting}
+        return frozenset().union(*reached) - unwanted
+
+
+def _sources(result: torch.fx.Node) -> frozenset[str]:
+    """The names of a node and of those that it is computed from."""
+    found, ahead = dict[torch.fx.Node, None](), [result]
+    while ahead:
+        node = ahead.pop()
+        if node not in found:
+            found[node] = None
+            ahead += node.all_input_nodes
+    return frozenset(node.name for node in found)
+
+
+class Expected:
+    """The collectives of calls under a plan; the traces that it was made from are given by the paths of units. A call like such
+    a one sends what is planned for its unit; another one, with no mask for one, what is placed in the program that ran for it."""
+
+    def __init__(self, plan: Plan, traced: Mapping[str, Traced], heads: Iterable[UnitPlan]) -> None:
+        self._plan, self._traced, self._heads = plan, traced, set(heads)
+        self._units = {path: unit for unit in plan.units for path in unit.instances}
+        self._graphs: dict[Traced, _Graph] = {}
+
+    def of(
+        self, dense: Sequence[Called], ran: Sequence[UnitCall], *, has_loss: bool
+    ) -> tuple[dict[str, int], dict[str, int]]:
+        """How many are to run in one call of the model, by name, and how many fewer of each may. The calls of units are those of
+        the dense model, and of a rank's."""
+        planned, fewer, gathers = Counter(map(name_of, self._plan.around)), Counter[str](), 0
+        for call, own in _paired(dense, ran):
+            for collective, asked in self._of_unit(call, own):
+                name = name_of(collective)
+                if collective.of == "buffer":
+                    continue
+                if collective.phase == "backward":
+                    planned[name] += asked
+                elif not call.in_backward:
+                    planned[name] += 1
+                    is_given = name == GATHERS and self._units[call.path] in self._heads
+                    gathers += is_given
+                    fewer[name] += not asked and not is_given
+        # Results that the Python outside adds up while they are cut are gathered together; those that a loss reads are not.
+        fewer[GATHERS] += gathers if has_loss else max(gathers - 1, 0)
+        return dict(+planned), dict(+fewer)
+
+    def _of_unit(self, call: Called, ran: object) -> Iterator[tuple[Collective, bool]]:
+        """The collectives of one call of a unit; and if the gradient of what it sends is asked for, or, of a gather of what the
+        unit gives, which is done when it is read, if that has one."""
+        plan, surveyed = self._units.get(call.path), self._traced.get(call.path)
+        if plan is None or surveyed is None or not isinstance(ran, tuple):
+            return
+        traced, program = ran
+        graph = self._graph(traced, plan)
+        asked, results = graph.asked(call), graph.sources.keys()
+        is_planned = self._is_planned(traced, program, surveyed, plan)
+        for collective in plan.collectives if is_planned else program.sends:
+            nodes = frozenset(collective.nodes)
+            if collective.phase == "backward" or nodes <= results:
+                yield collective, bool(nodes & asked)
+            else:
+                yield collective, True
+
+    def _is_planned(self, traced: Traced, program: Program, surveyed: Traced, plan: UnitPlan) -> bool:
+        """Returns if a program is for a call like the one that its unit's plan was made from."""
+        if traced is not surveyed and not traced.site.is_like(surveyed.site):
+            return False
+        is_cut, ours, theirs = program.cut is not None, self._graph(traced, plan), self._graph(surveyed, plan)
+        return is_cut == plan.sequence and ours.operators == theirs.operators
+
+    def _graph(self, traced: Traced, plan: UnitPlan) -> _Graph:
+        if traced not in self._graphs:
+            self._graphs[traced] = _Graph(traced, plan.collected)
+        return self._graphs[traced]
+
+
+def _paired(dense: Sequence[Called], ran: Sequence[UnitCall]) -> Iterator[tuple[Called, object]]:
+    """Every call of a unit of the dense model with what a rank ran for it. Of those in a backward, a checkpoint may break off
+    some; the others have gradients."""
+    theirs: dict[tuple[str, bool], list[object]] = {}
+    for unit in ran:
+        theirs.setdefault((unit.path, unit.in_backward), []).append(unit.ran)
+    for found in theirs.values():
+        found.reverse()
+    for call in dense:
+        left = theirs.get((call.path, call.in_backward))
+        if left and (call.came or not call.in_backward):
+            yield call, left.pop()
+
+
+def name_of(collective: Collective) -> str:
+    """The name under which collectives are counted."""
+    return f"{collective.kind} {collective.phase} {collective.of}"
+
+
+@contextmanager
+def _told_of(module: nn.Module, tell: Callable[..., None]) -> Iterator[None]:
+    """Tells of every forward of a module, also of one that is called by that name, which runs no hooks."""
+    before, original = module.__dict__.get("forward"), module.forward
+
+    @functools.wraps(original)
+    def forward(*args: object, **kwargs: object) -> object:
+        result = original(*args, **kwargs)
+        tell(module, (args, kwargs), result)
+        return result
+
+    module.__dict__["forward"] = forward
+    try:
+        yield
+    finally:
+        module.__dict__.pop("forward")
+        module.__dict__ |= {} if before is None else {"forward": before}
