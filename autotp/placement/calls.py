@@ -31,20 +31,30 @@ Together: TypeAlias = tuple[Step, ...]
 
 @dataclass(frozen=True)
 class Sent:
-    """One collective that a call is: its kind, when it runs, what of, and the nodes whose values it sends."""
+    """One collective that a call is: its kind, when it runs, what of, and the nodes whose values it sends; the numbers of the
+    unit's results that are computed from these, and if they are such results themselves."""
 
     kind: str
     phase: str
     of: str
     nodes: tuple[str, ...]
+    results: frozenset[int]
+    is_result: bool
 
 
-def sent(flow: Flow, calls: Iterable[Together]) -> Iterator[Sent]:
+def sent(typed: TypedGraph, flow: Flow, calls: Iterable[Together]) -> Iterator[Sent]:
     """The collectives of some calls."""
+    (output,) = typed.graph.find_nodes(op="output")
+    given, found = list(output.args[0]), dict[torch.fx.Node, frozenset[int]]()
+    for node in reversed(typed.graph.nodes):
+        own = frozenset(number for number, result in enumerate(given) if result is node)
+        found[node] = own.union(*(found[user] for user in node.users))
     for call in calls:
-        record, nodes = call[0].record, tuple(step.about.name for step in call)
-        for sending in record.sends(gradient=call[0].about in flow.gradient):
-            yield Sent(sending.kind, sending.phase, record.of, nodes)
+        nodes = [step.about for step in call]
+        results = frozenset[int]().union(*(found[node] for node in nodes))
+        for sending in call[0].record.sends(gradient=nodes[0] in flow.gradient):
+            names, is_result = tuple(node.name for node in nodes), all(node in given for node in nodes)
+            yield Sent(sending.kind, sending.phase, call[0].record.of, names, results, is_result)
 
 
 # Steps of which one call may do several.

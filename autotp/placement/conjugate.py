@@ -23,20 +23,23 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import networkx as nx
 import torch
-from networkx.algorithms.flow import edmonds_karp
 
 from ..axes.annotation import annotation
 from ..axes.layout import Cuts, Factor, factors_of, is_whole, layout_of, leaves, local_factors
 from .backward import Backward, Enter, Leave, PartSum, Price, Scatter, Values, Version
 from .between import steps_between
 from .calls import calls, seconds_of
+from .minimum_cut import FIRST, LAST, Place, behind
 from .sizes import local_share
 from .state import Flow
 from .typed import TypedGraph, is_parameter
+
+# On which side of the cut the gradient of a value is.
+_SAME, _VARY = FIRST, LAST
 
 # How much of a value one rank holds.
 Share: TypeAlias = Callable[[torch.fx.Node], float]
@@ -201,9 +204,6 @@ class _Problem:
         return fact.collects and self.factor in self.flow.varies(fact.operands[0]) and not self.must_vary(version)
 
 
-_SAME, _VARY = "invariant", "varies"
-
-
 def _cut(problem: _Problem) -> tuple[list[tuple[Version, torch.fx.Node]], set[Version]]:
     """Edges on which the gradient starts to vary over the problem's factor, and the values where it does."""
     consumers: dict[Version, list[Version]] = {}
@@ -218,18 +218,18 @@ def _cut(problem: _Problem) -> tuple[list[tuple[Version, torch.fx.Node]], set[Ve
     certain += [(version, target) for version, targets in barred.items() for target in targets]
     versions = dict.fromkeys(v for edge in problem.edges for v in edge if v is not None)
     sides = _sides(problem, versions, certain)
-    network: Any = nx.DiGraph()
-    network.add_nodes_from([_SAME, _VARY])
-    network.add_edges_from((one, other) for one, other in certain if one not in sides and other not in sides)
+    network: dict[tuple[Place, Place], int | None] = {
+        (_place(one), _place(other)): None for one, other in certain if one not in sides and other not in sides
+    }
     for version in versions:
         if version not in sides and problem.scatters(version):
             # Where the gradient varies behind a collection, the collection's own backward scatters the sum.
-            network.add_edge(_SAME, version, capacity=problem.cost("reduce_scatter", version[0], problem.factor.size))
+            network[_SAME, _place(version)] = problem.cost("reduce_scatter", version[0], problem.factor.size)
     for version, targets in consumers.items():
         if any(each not in sides for each in (version, *targets)):
-            _add_cost(network, problem, version, [each for each in targets if each not in barred[version]], sides)
-    _, (_, beyond) = nx.minimum_cut(network, _SAME, _VARY, flow_func=edmonds_karp)
-    varying = {version for version in versions if version in beyond or sides.get(version) == _VARY}
+            network |= _costs(problem, version, [each for each in targets if each not in barred[version]], sides)
+    beyond = behind(network)
+    varying = {v for v in versions if sides.get(v) == _VARY or (v not in sides and _place(v) in beyond)}
     crossing = [
         (source, target[0])
         for source, targets in consumers.items()
@@ -237,6 +237,10 @@ def _cut(problem: _Problem) -> tuple[list[tuple[Version, torch.fx.Node]], set[Ve
         if source not in varying and target in varying
     ]
     return crossing, varying
+
+
+def _place(version: Version) -> Place:
+    return version[0].name, version[1]
 
 
 def _sides(
@@ -271,21 +275,24 @@ def _barred(problem: _Problem, version: Version, targets: list[Version]) -> list
     return targets if isinstance(node.meta["val"], (list, tuple)) else [t for t in targets if t[0] in written]
 
 
-def _add_cost(
-    network: Any, problem: _Problem, version: Version, targets: list[Version], sides: Mapping[Version, str]
-) -> None:
+def _costs(
+    problem: _Problem, version: Version, targets: list[Version], sides: Mapping[Version, str]
+) -> dict[tuple[Place, Place], int | None]:
     """One call for all consumers; less where it joins an enter that stands there already for the same consumers."""
-    node = version[0]
+    node, own = version[0], sides.get(version) or _place(version)
     groups: dict[frozenset[Factor], list[Version]] = {}
     for target in targets:
         groups.setdefault(problem.placed.get(version, {}).get(target[0], frozenset()), []).append(target)
+    found: dict[tuple[Place, Place], int | None] = {}
     for over, group in groups.items():
         ranks = math.prod(factor.size for factor in over)
         before = problem.cost("all_reduce", node, ranks)
         after = problem.cost("all_reduce", node, ranks * problem.factor.size)
+        join, every = ("join", _place(version), over), ("all", _place(version), over)
         # All consumers of an enter join it: the same call over more ranks. Only some do: a second call beside the first.
-        network.add_edge(sides.get(version, version), ("join", version, over), capacity=max(after - before, 0))
-        network.add_edge(("all", version, over), ("join", version, over), capacity=before)
+        found[own, join] = max(after - before, 0)
+        found[every, join] = before
         for target in group:
-            network.add_edge(("join", version, over), sides.get(target, target))
-            network.add_edge(sides.get(target, target), ("all", version, over))
+            side = sides.get(target) or _place(target)
+            found[join, side] = found[side, every] = None
+    return found

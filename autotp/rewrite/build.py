@@ -72,7 +72,7 @@ def build(
         say(node, origin=placed_as(node).origin or node.name)
     for node, fact in placement.typed.facts.items():
         say(node, fact=fact)
-    layouts = parameter_layouts(placement)
+    layouts, sends = parameter_layouts(placement), tuple(sent(placement.typed, placement.flow, placement.calls))
     first = next(iter(graph.nodes))
     with graph.inserting_before(first):
         ranks = graph.placeholder("ranks")
@@ -94,7 +94,7 @@ def build(
     certify(graph, placement.contract)
     code, run = compile_graph(directly(graph), name)
     cut = placement.sequence.number if placement.sequence is not None else None
-    return Program(graph, code, run, values, layouts, cut, tuple(sent(placement.flow, placement.calls)))
+    return Program(graph, code, run, values, layouts, cut, sends)
 
 
 def _check_constants(graph: torch.fx.Graph, values: Sequence[tuple[str, torch.Tensor]]) -> None:

@@ -11,17 +11,15 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
-import torch.fx
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from ..axes.annotation import copied
 from ..capture.instances import opened
 from ..capture.opaque import tensors_of
 from ..capture.signature import Slot, call_site
 from ..capture.traced import Traced
-from ..chains.collect import mark_collected
 from ..dispatch.compiler import tensors_in
+from ..placement.calls import Sent
 from ..planner.plan import Plan, UnitPlan
 from ..rewrite.build import Program
 from ..runtime.groups.log import UnitCall
@@ -78,41 +76,6 @@ def _come(call: Called, number: int, gradient: torch.Tensor) -> None:
     call.came.add(number)
 
 
-class _Graph:
-    """What is known of a graph that a unit ran: the nodes of its inputs, by their places in the call, and of every leaf that it
-    gives (None if that is no tensor) the node, and those that it is computed from."""
-
-    def __init__(self, traced: Traced, collected: Sequence[str]) -> None:
-        graph, _ = copied(traced.graph)
-        mark_collected(graph, collected)
-        (output,) = graph.find_nodes(op="output")
-        slots = [leaf if isinstance(leaf, Slot) and leaf.kind == "tensor" else None for leaf in traced.outputs]
-        given = [output.args[0][slot.number] if slot is not None else None for slot in slots]
-        self.inputs = {place: node.name for node, place in tensors_in(graph, traced.site)}
-        self.operators = [(node.op, str(node.target), node.name) for node in graph.nodes]
-        self.leaves = [node.name if isinstance(node, torch.fx.Node) else None for node in given]
-        self.sources = {node.name: _sources(node) for node in given if isinstance(node, torch.fx.Node)}
-
-    def asked(self, call: Called) -> frozenset[str]:
-        """The nodes whose gradients were asked for: what a leaf with a gradient is computed from, but for unwanted inputs."""
-        if call.leaves != len(self.leaves):
-            return frozenset(name for *_, name in self.operators) if call.came else frozenset()
-        reached = [self.sources[name] for i in call.came if (name := self.leaves[i]) is not None]
-        unwanted = {node for place, node in self.inputs.items() if place not in call.wanting}
-        return frozenset().union(*reached) - unwanted
-
-
-def _sources(result: torch.fx.Node) -> frozenset[str]:
-    """The names of a node and of those that it is computed from."""
-    found, ahead = dict[torch.fx.Node, None](), [result]
-    while ahead:
-        node = ahead.pop()
-        if node not in found:
-            found[node] = None
-            ahead += node.all_input_nodes
-    return frozenset(node.name for node in found)
-
-
 class Expected:
     """The collectives of calls under a plan; the traces that it was made from are given by the paths of units. A call like such
     a one sends what is planned for its unit; another one, with no mask for one, what is placed in the program that ran for it."""
@@ -120,7 +83,6 @@ class Expected:
     def __init__(self, plan: Plan, traced: Mapping[str, Traced], heads: Iterable[UnitPlan]) -> None:
         self._plan, self._traced, self._heads = plan, traced, set(heads)
         self._units = {path: unit for unit in plan.units for path in unit.instances}
-        self._graphs: dict[Traced, _Graph] = {}
 
     def of(
         self, dense: Sequence[Called], ran: Sequence[UnitCall], *, has_loss: bool
@@ -151,27 +113,43 @@ class Expected:
         if plan is None or surveyed is None or not isinstance(ran, tuple):
             return
         traced, program = ran
-        graph = self._graph(traced, plan)
-        asked, results = graph.asked(call), graph.sources.keys()
-        is_planned = self._is_planned(traced, program, surveyed, plan)
-        for collective in plan.collectives if is_planned else program.sends:
-            nodes = frozenset(collective.nodes)
-            if collective.phase == "backward" or nodes <= results:
-                yield collective, bool(nodes & asked)
+        known = {(each.kind, each.phase, each.nodes): each for each in program.sends}
+        came, unwanted = _came(call, traced), _unwanted(call, traced)
+        for collective in plan.collectives if _is_planned(plan, surveyed, traced, program) else program.sends:
+            placed: Sent | None = known.get((collective.kind, collective.phase, collective.nodes))
+            asked = bool(came if placed is None else came & placed.results)
+            if collective.phase == "backward":
+                yield collective, asked and not unwanted >= set(collective.nodes)
             else:
-                yield collective, True
+                yield collective, asked or placed is None or not placed.is_result
 
-    def _is_planned(self, traced: Traced, program: Program, surveyed: Traced, plan: UnitPlan) -> bool:
-        """Returns if a program is for a call like the one that its unit's plan was made from."""
-        if traced is not surveyed and not traced.site.is_like(surveyed.site):
-            return False
-        is_cut, ours, theirs = program.cut is not None, self._graph(traced, plan), self._graph(surveyed, plan)
-        return is_cut == plan.sequence and ours.operators == theirs.operators
 
-    def _graph(self, traced: Traced, plan: UnitPlan) -> _Graph:
-        if traced not in self._graphs:
-            self._graphs[traced] = _Graph(traced, plan.collected)
-        return self._graphs[traced]
+def _came(call: Called, traced: Traced) -> frozenset[int]:
+    """The numbers of the unit's results that a gradient came back to."""
+    slots = traced.outputs if len(traced.outputs) == call.leaves else ()
+    known = {leaf: slot.number for leaf, slot in enumerate(slots) if isinstance(slot, Slot) and slot.kind == "tensor"}
+    every = range(sum(isinstance(slot, Slot) for slot in traced.outputs))
+    return (
+        frozenset(known[leaf] for leaf in call.came if leaf in known)
+        if slots
+        else frozenset(every if call.came else ())
+    )
+
+
+def _unwanted(call: Called, traced: Traced) -> frozenset[str]:
+    """The names of the inputs of which the call wants no gradient."""
+    return frozenset(node.name for node, place in tensors_in(traced.graph, traced.site) if place not in call.wanting)
+
+
+def _is_planned(plan: UnitPlan, surveyed: Traced, traced: Traced, program: Program) -> bool:
+    """Returns if a program is for a call like the one that its unit's plan was made from."""
+    if traced is not surveyed and not traced.site.is_like(surveyed.site):
+        return False
+    return (program.cut is not None) == plan.sequence and _operators(traced) == _operators(surveyed)
+
+
+def _operators(traced: Traced) -> list[tuple[str, str, str]]:
+    return [(node.op, str(node.target), node.name) for node in traced.graph.nodes]
 
 
 def _paired(dense: Sequence[Called], ran: Sequence[UnitCall]) -> Iterator[tuple[Called, object]]:

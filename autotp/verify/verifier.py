@@ -139,7 +139,7 @@ class Verifier:
 
         def rank_run(ranks: Ranks) -> list[Any]:
             parallel = apply_plan(copied(self.dense), plan, ranks, compilers)
-            return [self._parallel_run(parallel, run.call, ranks) for run in self.runs]
+            return [self.parallel_run(parallel, run.call, ranks) for run in self.runs]
 
         with doing(f"comparing {tp} simulated ranks with the dense model"):
             ranks = simulate(tp, rank_run)
@@ -171,17 +171,18 @@ class Verifier:
         found = self.session.found
         return {unit.path: found.traced[unit.shape] for unit in found.units if unit.shape in found.traced}
 
-    def _parallel_run(self, parallel: nn.Module, call: Call, ranks: Ranks) -> _RankRun:
+    def parallel_run(self, parallel: nn.Module, call: Call, ranks: Ranks) -> RankRun:
+        """One call of a rank's part of the model, and its backward."""
         with ranks.logging() as log, OnlyCopies(*self.only_copies.models):
             outputs, gradients = called(parallel, call, self.seed, self.paths)
         with torch.no_grad():  # a plan may keep them cut, and only ranks that are at it together make them whole
             outputs = {name: closed(output) for name, output in outputs.items()}
         gradients = {name: closed(gradient) for name, gradient in gradients.items()}
-        return _RankRun(outputs, gradients | full_gradients(parallel), log)
+        return RankRun(outputs, gradients | full_gradients(parallel), log)
 
 
 @dataclass(frozen=True)
-class _RankRun:
+class RankRun:
     """What one rank had in one call."""
 
     outputs: Mapping[str, torch.Tensor]
@@ -192,7 +193,7 @@ class _RankRun:
 LOSS = "loss"
 
 
-def _call_report(run: Run, expected: Expected, ranks: Sequence[_RankRun]) -> CallReport:
+def _call_report(run: Run, expected: Expected, ranks: Sequence[RankRun]) -> CallReport:
     """One call of the dense model beside that of every rank: outputs, gradients, and collectives, if it is known which they
     are to be."""
     log = ranks[0].log

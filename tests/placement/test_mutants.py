@@ -80,7 +80,8 @@ class Subject:
 
         def on_rank(ranks: Ranks) -> list[Any]:
             parallel = apply_plan(copy.deepcopy(self.verifier.dense), self.plan, ranks, self.compilers)
-            return [self.verifier._parallel_run(parallel, run.call, ranks)[:2] for run in self.verifier.runs]
+            found = [self.verifier.parallel_run(parallel, run.call, ranks) for run in self.verifier.runs]
+            return [(each.outputs, each.gradients) for each in found]
 
         return simulate(TP, on_rank)
 
