@@ -21,7 +21,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -29,7 +29,7 @@ import networkx as nx
 import torch
 
 from ..axes.annotation import annotation
-from ..axes.layout import Cuts, Factor, factors_of, is_whole, layout_of, leaves, local_factors
+from ..axes.layout import Cuts, Factor, Layout, factors_of, is_whole, layout_of, leaves, local_factors
 from .backward import Backward, Enter, Leave, PartSum, Price, Scatter, Values, Version
 from .between import steps_between
 from .calls import calls, seconds_of
@@ -57,6 +57,7 @@ def place_backward(typed: TypedGraph, flow: Flow, price: Price) -> Backward:
     def placed(way: tuple[tuple[Factor, ...], bool], weight: Price) -> Backward:
         return _place_in_order(typed, flow, edges, way[0], weight, share, way[1])
 
+    @functools.cache
     def seconds(backward: Backward) -> float:
         return seconds_of(typed, flow, calls(typed, flow, steps_between(typed, flow, backward), price), price)
 
@@ -66,9 +67,10 @@ def place_backward(typed: TypedGraph, flow: Flow, price: Price) -> Backward:
         for ahead in ((False, True) if len(factors) > 1 else (False,))
     ]
     alone = {way: placed(way, price) for way in ways}
-    best_way = min(ways, key=lambda way: seconds(alone[way]))
-    joined = [placed(best_way, _added(price, of)) for of in ("parameter", "activation")]
-    best = min(dict.fromkeys([alone[best_way], *joined]), key=seconds)
+    best_way = min(ways, key=lambda way: seconds(alone[way])) if len(set(alone.values())) > 1 else ways[0]
+    joined = {placed(best_way, _added(price, of)): None for of in ("parameter", "activation")}
+    trials = list({alone[best_way]: None} | joined)
+    best = min(trials, key=seconds) if len(trials) > 1 else trials[0]
     return replace(best, part_sums=part_sums(typed, flow.cuts))
 
 
@@ -125,18 +127,24 @@ def _enters(placed: Mapping[Version, Mapping[torch.fx.Node, frozenset[Factor]]])
 
 def part_sums(typed: TypedGraph, cuts: Cuts) -> tuple[PartSum, ...]:
     """Parameters whose parts vary over different mesh factors, as the q, k and v rows of a fused projection may."""
-    found = []
-    for node, fact in typed.facts.items():
-        for dim, term in enumerate(fact.dims if is_parameter(node) else ()):
-            layout = layout_of(term, cuts)
-            everything = factors_of(layout)
-            if is_whole(layout) or all(leaf.cut and set(leaf.cut.over) == everything for leaf in leaves(layout)):
-                continue
-            missing: dict[frozenset[Factor], list[int]] = {}
-            for position, over in enumerate(local_factors(layout)):
-                missing.setdefault(everything - over, []).append(position)
-            found += [PartSum(node, over, dim, tuple(where)) for over, where in missing.items() if over]
-    return tuple(found)
+    return tuple(
+        PartSum(node, over, dim, where)
+        for node, fact in typed.facts.items()
+        for dim, term in enumerate(fact.dims if is_parameter(node) else ())
+        for over, where in _missing(layout_of(term, cuts))
+    )
+
+
+@functools.lru_cache(1 << 10)
+def _missing(layout: Layout) -> tuple[tuple[frozenset[Factor], tuple[int, ...]], ...]:
+    """The factors that other parts of a dim are cut over, for each part that is not, and the positions of that part."""
+    everything = factors_of(layout)
+    if is_whole(layout) or all(leaf.cut and set(leaf.cut.over) == everything for leaf in leaves(layout)):
+        return ()
+    missing: dict[frozenset[Factor], list[int]] = {}
+    for position, over in enumerate(local_factors(layout)):
+        missing.setdefault(everything - over, []).append(position)
+    return tuple((over, tuple(where)) for over, where in missing.items() if over)
 
 
 def _edges(typed: TypedGraph, flow: Flow) -> list[tuple[Version, Version | None]]:
@@ -218,16 +226,17 @@ def _cut(problem: _Problem) -> tuple[list[tuple[Version, torch.fx.Node]], set[Ve
     certain += [(version, target) for version, targets in barred.items() for target in targets]
     versions = dict.fromkeys(v for edge in problem.edges for v in edge if v is not None)
     sides = _sides(problem, versions, certain)
-    network: dict[tuple[Place, Place], int | None] = {
-        (_place(one), _place(other)): None for one, other in certain if one not in sides and other not in sides
-    }
+    network: list[tuple[Place, Place, int | None]] = [
+        (_place(one), _place(other), None) for one, other in certain if one not in sides and other not in sides
+    ]
     for version in versions:
         if version not in sides and problem.scatters(version):
             # Where the gradient varies behind a collection, the collection's own backward scatters the sum.
-            network[_SAME, _place(version)] = problem.cost("reduce_scatter", version[0], problem.factor.size)
+            cost = problem.cost("reduce_scatter", version[0], problem.factor.size)
+            network.append((_SAME, _place(version), cost))
     for version, targets in consumers.items():
         if any(each not in sides for each in (version, *targets)):
-            network |= _costs(problem, version, [each for each in targets if each not in barred[version]], sides)
+            network += _costs(problem, version, [each for each in targets if each not in barred[version]], sides)
     beyond = behind(network)
     varying = {v for v in versions if sides.get(v) == _VARY or (v not in sides and _place(v) in beyond)}
     crossing = [
@@ -277,22 +286,24 @@ def _barred(problem: _Problem, version: Version, targets: list[Version]) -> list
 
 def _costs(
     problem: _Problem, version: Version, targets: list[Version], sides: Mapping[Version, str]
-) -> dict[tuple[Place, Place], int | None]:
+) -> Iterator[tuple[Place, Place, int | None]]:
     """One call for all consumers; less where it joins an enter that stands there already for the same consumers."""
     node, own = version[0], sides.get(version) or _place(version)
-    groups: dict[frozenset[Factor], list[Version]] = {}
+    groups: dict[frozenset[Factor], list[Place]] = {}
     for target in targets:
-        groups.setdefault(problem.placed.get(version, {}).get(target[0], frozenset()), []).append(target)
-    found: dict[tuple[Place, Place], int | None] = {}
+        over = problem.placed.get(version, {}).get(target[0], frozenset[Factor]())
+        groups.setdefault(over, []).append(sides.get(target) or _place(target))
     for over, group in groups.items():
         ranks = math.prod(factor.size for factor in over)
         before = problem.cost("all_reduce", node, ranks)
-        after = problem.cost("all_reduce", node, ranks * problem.factor.size)
-        join, every = ("join", _place(version), over), ("all", _place(version), over)
+        more = max(problem.cost("all_reduce", node, ranks * problem.factor.size) - before, 0)
+        if len(group) == 1:
+            yield own, group[0], more
+            continue
+        join, every = ("join", own, over), ("all", own, over)
         # All consumers of an enter join it: the same call over more ranks. Only some do: a second call beside the first.
-        found[own, join] = max(after - before, 0)
-        found[every, join] = before
-        for target in group:
-            side = sides.get(target) or _place(target)
-            found[join, side] = found[side, every] = None
-    return found
+        yield own, join, more
+        yield from ((join, target, None) for target in group)
+        if before:
+            yield every, join, before
+            yield from ((target, every, None) for target in group)

@@ -215,7 +215,7 @@ def _grows(state: _State, node: torch.fx.Node, fact: Fact) -> bool:
 def _check_disjoint(typed: TypedGraph, state: _State, node: torch.fx.Node) -> None:
     """A mesh factor cuts a value once: with two axes cut over it, the ranks would hold the diagonal blocks only."""
     held = {axis: state.flow.cuts[axis] for axis in state.held[node]}
-    for dims in typed.facts[node].outputs:
+    for dims in typed.facts[node].outputs if held or node in state.routed else ():
         layouts = ProductLayout(tuple(layout_of(term, held) for term in dims))
         used = [*_factors(layouts), *state.partial[node], *state.flow.routed_over(state.routed.get(node))]
         if len(used) != len(set(used)):

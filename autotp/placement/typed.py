@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -20,6 +20,7 @@ class TypedGraph:
 
     graph: torch.fx.Graph
     facts: dict[torch.fx.Node, Fact]
+    known: dict[torch.fx.Node, tuple[object, frozenset[Axis]]] = field(default_factory=dict)
 
     @classmethod
     def copy_of(cls, graph: torch.fx.Graph, typing: Typing) -> TypedGraph:
@@ -56,16 +57,20 @@ class TypedGraph:
                 operands = tuple(value if operand is node else operand for operand in fact.operands)
                 self.facts[user] = replace(fact, operands=operands)
 
-    def axes(self, node: torch.fx.Node) -> set[Axis]:
+    def axes(self, node: torch.fx.Node) -> frozenset[Axis]:
         """Every axis in the result(s) of a node."""
-        return {axis for dims in self.facts[node].outputs for axis in axes_of_dims(dims)}
+        outputs, known = self.facts[node].outputs, self.known.get(node)
+        if known is None or known[0] is not outputs:
+            known = outputs, frozenset(axis for dims in outputs for axis in axes_of_dims(dims))
+            self.known[node] = known
+        return known[1]
 
     def contracted(self, node: torch.fx.Node) -> set[Axis]:
         """Every axis a node sums over."""
         return {axis for term in self.facts[node].contracts for axis in axes_of(term)}
 
 
-def cut_in(axes: set[Axis], cuts: Cuts) -> frozenset[Axis]:
+def cut_in(axes: Set[Axis], cuts: Cuts) -> frozenset[Axis]:
     """The cut ones of some axes."""
     return frozenset(axis for axis in axes if axis in cuts)
 

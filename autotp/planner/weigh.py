@@ -64,6 +64,7 @@ class Weigher:
 
     def __init__(self, graph: torch.fx.Graph, machine: Hardware, workload: Workload) -> None:
         self.machine, self.workload, self.sizing = machine, workload, Sizing(graph, workload)
+        self._numbers: dict[tuple[object, ...], float] = {}  # of elements, by shapes
 
     def price(self, kind: str, values: Values, ranks: int) -> float:
         """Seconds of one collective on the values of some nodes, of each of which a rank holds a share."""
@@ -71,7 +72,11 @@ class Weigher:
         return self._seconds(kind, elements, ranks, together=len(values) > 1)
 
     def _number(self, node: torch.fx.Node) -> float:
-        return self.sizing.number(self.sizing.elements(node.meta["val"]))
+        value = node.meta["val"]
+        key = value.is_complex(), *(size if isinstance(size, int) else size.node.expr for size in value.shape)
+        if key not in self._numbers:
+            self._numbers[key] = self.sizing.number(self.sizing.elements(value))
+        return self._numbers[key]
 
     def _seconds(self, kind: str, elements: float, ranks: int, *, together: bool) -> float:
         return self.machine.seconds(kind, elements * self.workload.element_bytes, ranks, together=together)
