@@ -17,10 +17,10 @@ from .rules import ChainRule, ChainRules
 
 
 def mark_collected(graph: torch.fx.Graph, names: Collection[str]) -> None:
-    """Put a marker behind every operator that reads one of these parameters as its weight."""
+    """Put a marker behind every operator that reads one of these parameters as its weight, and gives more than a number."""
     for weight in [node for node in graph.nodes if node.op == "get_attr" and node.target in names]:
         for node in list(weight.users):
-            if not is_tensor(node) or any(user.target is collect for user in node.users):
+            if not is_tensor(node) or not node.meta["val"].dim() or any(user.target is collect for user in node.users):
                 continue
             users = list(node.users)
             with graph.inserting_after(node):
@@ -68,7 +68,8 @@ def _rows(fact: Fact) -> int:
 def _brings(node: torch.fx.Node, fact: Fact, typing: Typing, *, only: bool) -> bool:
     """Returns if the last dim of a product (the channels, in a convolution) is one of its only weight's; with `only` that of
     nothing else that it reads."""
-    made, weights = axes_of_dims([fact.dims[fact.brought]]), weights_of(node, typing)
+    made = axes_of_dims([fact.dims[fact.brought]] if fact.dims else [])
+    weights = weights_of(node, typing)
     others = [operand for operand in fact.operands if not annotation(operand).parameter]
     dims = [dims for operand in others for dims in typing.facts[operand].outputs if len(dims) > 1]
     is_own = len(weights) == 1 and bool(made) and made <= axes_of_dims(typing.dims(weights[0]))

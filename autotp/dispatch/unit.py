@@ -25,6 +25,7 @@ from ..runtime.groups.ranks import Ranks
 from ..runtime.results.sequence import DIM, as_taken
 from ..runtime.results.tensor import CutResult, closed
 from .aside import Aside, check_given, set_aside
+from .checkpoints import beside_checkpoints
 from .compiler import Compiler
 from .dynamo import call_in_dynamo
 from .entry import OTHER, Entry, EntryCode
@@ -95,14 +96,23 @@ class UnitForward(LiveUnit):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_dynamo_compiling():
             return call_in_dynamo(self, args, kwargs)
+        return self._call(args, kwargs)
+
+    def _call(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], given: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+    ) -> Any:
         result = OTHER if self.entry is None else self.entry(self, args, kwargs)
         if result is OTHER:
-            return self._find_and_run(args, kwargs)
+            return self._find_and_run(args, kwargs, given)
         self.ranks.note_unit(self.unit.path, self.last)
         return result
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _find_and_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _find_and_run(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], given: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+    ) -> Any:
+        """Find the program for a call and run it. What runs whole is `given` the caller's own lists and dicts, which it may write
+        into, where the arguments are those with whole tensors in the place of cut ones."""
         nested = any(isinstance(leaf, torch.Tensor) and leaf.is_nested for leaf in pytree.tree_leaves((args, kwargs)))
         if nested or torch._C._are_functorch_transforms_active():  # a program's collectives are no part of these
             return self._run_whole(args, kwargs)
@@ -110,12 +120,14 @@ class UnitForward(LiveUnit):
         if any(_stands_for_whole(tensor) for tensor in site.tensors):
             found = {id(tensor): _whole(tensor, self.unit.path) for tensor in site.tensors}
             wholes = [found[id(tensor)] for tensor in site.tensors]
-            args, kwargs = site.rebuild(wholes, site.numbers, site.handles)
-            return self(*args, **kwargs)
+            given, (args, kwargs) = (args, kwargs), site.rebuild(wholes, site.numbers, site.handles)
+            return self._call(args, kwargs, given)
+        given = given or (args, kwargs)
         if reason := self.why_whole(site):
-            return self._run_beside(site, reason, args, kwargs)
+            return self._run_beside(site, reason, *given)
         try:
-            traced, program = self._program(site)
+            with beside_checkpoints():
+                traced, program = self._program(site)
         except (TraceError, UnsoundPlanError) as error:
             once = isinstance(error, CaptureError) and bool(error.changes) and site.key not in self.settled
             self.settled.add(site.key)
@@ -123,16 +135,16 @@ class UnitForward(LiveUnit):
             if not once:
                 self._say(error)
             self.refused |= bool(site.handles)
-            return self._run_beside(site, str(error), args, kwargs)
+            return self._run_beside(site, str(error), *given)
         filled = next(filter(self.compiler.is_filled, site.handles), None)
         if filled is not None:
             self._say(f"a {type(filled).__name__} in the call was filled outside of this model, with whole values")
-            return self._run_by_parts(args, kwargs)
+            return self._run_by_parts(*given)
         self.last, self.entry = (traced, program), self._entry(site, traced, program, args, kwargs)
-        numbers, given = traced.numbers(site, self.positions), as_taken(site.tensors, program.cut, self.ranks)
+        numbers, taken = traced.numbers(site, self.positions), as_taken(site.tensors, program.cut, self.ranks)
         constants = self.bounds[traced.contract].constants(program.constants)
         with nullcontext() if program.cut is None else gathering_again(), parts_only():
-            tensors = program.run(self.parts, self.ranks, *given, *numbers, *site.handles, *self.positions, *constants)
+            tensors = program.run(self.parts, self.ranks, *taken, *numbers, *site.handles, *self.positions, *constants)
         self.ranks.note_unit(self.unit.path, self.last)
         return traced.result(tensors, site.handles)
 

@@ -32,7 +32,7 @@ Together: TypeAlias = tuple[Step, ...]
 @dataclass(frozen=True)
 class Sent:
     """One collective that a call is: its kind, when it runs, what of, and the nodes whose values it sends; the numbers of the
-    unit's results that are computed from these, and if they are such results themselves."""
+    unit's results that are computed from these, if they are such results themselves, and if gradients are what is sent."""
 
     kind: str
     phase: str
@@ -40,6 +40,7 @@ class Sent:
     nodes: tuple[str, ...]
     results: frozenset[int]
     is_result: bool
+    of_gradients: bool
 
 
 def sent(typed: TypedGraph, flow: Flow, calls: Iterable[Together]) -> Iterator[Sent]:
@@ -54,7 +55,9 @@ def sent(typed: TypedGraph, flow: Flow, calls: Iterable[Together]) -> Iterator[S
         results = frozenset[int]().union(*(found[node] for node in nodes))
         for sending in call[0].record.sends(gradient=nodes[0] in flow.gradient):
             names, is_result = tuple(node.name for node in nodes), all(node in given for node in nodes)
-            yield Sent(sending.kind, sending.phase, call[0].record.of, names, results, is_result)
+            record, again = call[0].record, sending.kind == "all_gather" and call[0].record.again
+            of_gradients = sending.phase == "backward" and not again
+            yield Sent(sending.kind, sending.phase, record.of, names, results, is_result, of_gradients)
 
 
 # Steps of which one call may do several.

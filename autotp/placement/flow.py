@@ -20,6 +20,7 @@ from ..axes.facts import Fact, parameter_of
 from ..axes.layout import Cuts, Factor, Layout, Leaf, ProductLayout, SumLayout, is_even, layout_of
 from ..axes.term import Axis, axes_of_dims
 from ..errors import UnsoundPlanError
+from .results import check_results
 from .routed import Routed, not_for_any_number, picked, row_by_row
 from .sizes import size_of
 from .state import Edge, Flow, Use
@@ -268,6 +269,7 @@ def _finish(typed: TypedGraph, state: _State, output: torch.fx.Node, unread: fro
     results = output.args[0]
     assert isinstance(results, (list, tuple))
     read = {node for number, node in enumerate(results) if number not in unread}
+    check_results(results, {node for node in output.all_input_nodes if state.held.get(node)})
     for node in output.all_input_nodes:
         if node not in typed.facts:
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from typing import TypeAlias
 
 from torch import nn
 
@@ -45,12 +46,13 @@ def make_plan(
     if sequence_parallel and tp > 1:
         problems = {shape: replace(problem, sequence=tp) for shape, problem in problems.items()}
     weighers = {s: Weigher(p.graph, machine, workload) for s, p in problems.items()}
-    tied = [names for names in parameter_owners(model).values() if len(names) > 1]
+    tied, holders = [names for names in parameter_owners(model).values() if len(names) > 1], _holders(model)
     select: Select = LeastMemory(weighers, tp)
     if objective is not None:
         select = LeastTime(model, found, weighers, tp, machine, objective)
-    choices = _choose_tied(found, problems, select, tp, tied)
+    choices = _choose_tied(found, problems, select, tp, tied, holders)
     units = tuple(_unit_plans(found, problems, choices, weighers))
+    planned = _planned(units)
     return Plan(
         version=VERSION,
         model=type(model).__name__,
@@ -61,7 +63,7 @@ def make_plan(
         element_bytes=workload.element_bytes,
         units=units,
         outside=tuple(outside(model, found, units)),
-        tied=tuple(map(tuple, tied)),
+        tied=tuple(tuple(sorted(names, key=lambda name: name not in planned)) for names in tied),
         sizes=found.sizes,
         objective=str(objective or (LEAST_MEMORY if found.least_memory else "")),
     )
@@ -98,18 +100,34 @@ def _choose_tied(
     select: Select,
     tp: int,
     tied: Iterable[list[str]],
+    holders: Mapping[str, Holder],
 ) -> dict[int, Choice]:
-    """Choose; where a tied parameter would be cut in two ways, neither unit may cut it."""
+    """Choose; where a tied parameter would be cut in two ways, or is held outside of units too, no unit may cut it."""
     problems = dict(problems)
     choices = select(problems)
     for names in tied:
-        places = [place for name in names if (place := _place_of(found, problems, name, names)) is not None]
-        held = {_held(problems[shape], choices[shape], name, tp) for shape, name in places}
-        if len(held) > 1 or (len(places) < len(names) and any(held)):
-            for shape, name in places:
+        of_names = {name: _place_of(found, problems, name, names) for name in names}
+        places = {name: place for name, place in of_names.items() if place is not None}
+        held = {_held(problems[shape], choices[shape], name, tp) for shape, name in places.values()}
+        inside = {holders[name] for name in places}
+        if len(held) > 1 or (any(holders[name] not in inside for name in names) and any(held)):
+            for shape, name in places.values():
                 problems[shape] = _forbid(problems[shape], name)
             choices = select(problems)
     return choices
+
+
+# A module, and the name of one of its parameters. A module that is in a model twice has two names for each of them.
+Holder: TypeAlias = tuple[int, str]
+
+
+def _holders(model: nn.Module) -> dict[str, Holder]:
+    """Who holds the parameter of a name."""
+    return {
+        f"{path}.{name}" if path else name: (id(module), name)
+        for path, module in model.named_modules(remove_duplicate=False)
+        for name in module._parameters
+    }
 
 
 def _place_of(
@@ -152,14 +170,22 @@ def _unit_plans(
             yield unit_plan(instances, problem, choices[shape], weighers[shape])
 
 
-def outside(model: nn.Module, found: Survey, units: tuple[UnitPlan, ...]) -> Iterable[OutsidePlan]:
-    """Parameters of no unit plan, and why each is left whole."""
-    planned = {
+def _planned(units: Iterable[UnitPlan]) -> set[str]:
+    """The names of the parameters of units."""
+    return {
         f"{path}.{p.name}" if path else p.name for unit in units for path in unit.instances for p in unit.parameters
     }
+
+
+def outside(model: nn.Module, found: Survey, units: tuple[UnitPlan, ...]) -> Iterable[OutsidePlan]:
+    """Parameters of no unit plan, and why each is left whole; one that is in a unit under another name is what it is there."""
+    planned, holders = _planned(units), _holders(model)
+    known = {holders[name]: name for name in planned & holders.keys()}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if name not in planned:
-            yield OutsidePlan(name, tuple(parameter.shape), _why_outside(name, found))
+            own = known.get(holders[name])
+            reason = _why_outside(name, found) if own is None else f"it is {own}, whose module the model has twice"
+            yield OutsidePlan(name, tuple(parameter.shape), reason)
 
 
 def _why_outside(name: str, found: Survey) -> str:

@@ -58,7 +58,8 @@ def _leaves(plan: Plan) -> Iterator[tuple[str, ParameterPlan]]:
             for name, p in folded(unit.parameters):
                 yield f"{place}.{name}".lstrip("."), p
     shapes: dict[tuple[int, ...], list[str]] = {}
-    for o in plan.outside:
+    again = {name for names in plan.tied for name in names[1:]}
+    for o in [o for o in plan.outside if o.name not in again]:
         shapes.setdefault(o.shape, []).append(o.name)
     for shape, names in shapes.items():
         whole = ParameterPlan("", shape, "replicated", tuple(map(str, shape)), shape, rule="", reason="")

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import torch
 from torch import nn
+from torch.autograd.graph import register_multi_grad_hook
 from torch.utils import _pytree as pytree
 
 from ..capture.instances import opened
@@ -22,9 +23,10 @@ from ..dispatch.compiler import tensors_in
 from ..placement.calls import Sent
 from ..planner.plan import Plan, UnitPlan
 from ..rewrite.build import Program
-from ..runtime.groups.log import UnitCall
+from ..runtime.groups.log import CollectiveCall, CollectiveLog, UnitCall
+from ..runtime.results.logits import OPERAND
 
-GATHERS = "all_gather forward activation"
+GATHERS, LOSS = "all_gather forward activation", "loss"
 
 
 class Collective(Protocol):
@@ -41,13 +43,15 @@ class Collective(Protocol):
 @dataclass
 class Called:
     """One call of a unit of the dense model: the places of its tensors that want gradients, the number of leaves that it gave,
-    those of them that a gradient came back to, and if the call itself was in a backward, as checkpointing has it."""
+    those of them that a gradient came back to, if the call itself was in a backward, as checkpointing has it, and if its
+    gradients are to be differentiated again."""
 
     path: str
     wanting: frozenset[str]
     leaves: int
     in_backward: bool
     came: set[int] = field(default_factory=set)
+    is_twice: bool = False
 
 
 @contextmanager
@@ -64,7 +68,8 @@ def called_units(model: nn.Module, units: Iterable[str]) -> Iterator[list[Called
         for number, leaf in enumerate(leaves):
             for tensor in tensors_of(leaf) if dataclasses.is_dataclass(leaf) else [leaf]:
                 if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
-                    tensor.register_hook(functools.partial(_come, call, number))
+                    # And not a hook of the tensor itself: torch dies of one on a view that was written into.
+                    register_multi_grad_hook([tensor], functools.partial(_come, call, number))
 
     with ExitStack() as wrapped:
         for path in units:
@@ -72,43 +77,55 @@ def called_units(model: nn.Module, units: Iterable[str]) -> Iterator[list[Called
         yield calls
 
 
-def _come(call: Called, number: int, gradient: torch.Tensor) -> None:
+def _come(call: Called, number: int, gradients: Sequence[torch.Tensor | None]) -> None:
     call.came.add(number)
+    call.is_twice |= torch.is_grad_enabled()
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Numbers of collectives by name: planned, counted, and how many fewer than planned may run. Where units ran `whole`, what is
+    planned is what was counted."""
+
+    planned: dict[str, int]
+    counted: dict[str, int]
+    joined: dict[str, int] = field(default_factory=dict)
+    whole: tuple[str, ...] = ()
 
 
 class Expected:
     """The collectives of calls under a plan; the traces that it was made from are given by the paths of units. A call like such
     a one sends what is planned for its unit; another one, with no mask for one, what is placed in the program that ran for it."""
 
-    def __init__(self, plan: Plan, traced: Mapping[str, Traced], heads: Iterable[UnitPlan]) -> None:
-        self._plan, self._traced, self._heads = plan, traced, set(heads)
+    def __init__(self, plan: Plan, traced: Mapping[str, Traced]) -> None:
+        self._plan, self._traced = plan, traced
         self._units = {path: unit for unit in plan.units for path in unit.instances}
 
-    def of(
-        self, dense: Sequence[Called], ran: Sequence[UnitCall], *, has_loss: bool
-    ) -> tuple[dict[str, int], dict[str, int]]:
-        """How many are to run in one call of the model, by name, and how many fewer of each may. The calls of units are those of
-        the dense model, and of a rank's."""
-        planned, fewer, gathers = Counter(map(name_of, self._plan.around)), Counter[str](), 0
-        for call, own in _paired(dense, ran):
-            for collective, asked in self._of_unit(call, own):
-                name = name_of(collective)
-                if collective.of == "buffer":
-                    continue
-                if collective.phase == "backward":
-                    planned[name] += asked
-                elif not call.in_backward:
-                    planned[name] += 1
-                    is_given = name == GATHERS and self._units[call.path] in self._heads
-                    gathers += is_given
-                    fewer[name] += not asked and not is_given
-        # Results that the Python outside adds up while they are cut are gathered together; those that a loss reads are not.
-        fewer[GATHERS] += gathers if has_loss else max(gathers - 1, 0)
-        return dict(+planned), dict(+fewer)
+    def of(self, dense: Sequence[Called], log: CollectiveLog) -> Counts:
+        """The collectives of one call of the model, with those that are to run. The calls of units are those of the dense model,
+        and those that a rank logged."""
+        counted = Counter(name_of(call) for call in log.calls if _is_of_units(call))
+        whole = tuple(dict.fromkeys(unit.path for unit in log.units if unit.ran is None))
+        if whole:
+            return Counts(dict(counted), dict(counted), whole=whole)
+        planned, late, unread = Counter(map(name_of, self._plan.around)), 0, False
+        for call, own in _paired(dense, log.units):
+            for collective, runs, is_late in self._of_unit(call, own):
+                planned[name_of(collective)] += is_late or runs
+                late, unread = late + is_late, unread or (is_late and not runs)
+        # What is gathered when it is read may be read by nobody, or by a loss, which needs no more than parts; and where the
+        # Python outside computes with what is cut, that is gathered, be it one sum of several or several values of one.
+        has_loss = any(call.phase == LOSS for call in log.calls)
+        fewer = late if has_loss or unread else max(late - 1, 0)
+        if any(call.is_twice for call in dense):  # a plan is of one backward
+            backward = [name for name in planned | counted if name.split()[1] == "backward"]
+            planned |= {name: counted[name] for name in backward}
+        planned[GATHERS] += max(min(counted[GATHERS] - planned[GATHERS], log.computed), 0)
+        return Counts(dict(+planned), dict(counted), {GATHERS: fewer} if fewer else {})
 
-    def _of_unit(self, call: Called, ran: object) -> Iterator[tuple[Collective, bool]]:
-        """The collectives of one call of a unit; and if the gradient of what it sends is asked for, or, of a gather of what the
-        unit gives, which is done when it is read, if that has one."""
+    def _of_unit(self, call: Called, ran: object) -> Iterator[tuple[Collective, bool, bool]]:
+        """The collectives of one call of a unit; if the call needs each; and if it is a gather of what the unit gives, which is
+        done when that is read."""
         plan, surveyed = self._units.get(call.path), self._traced.get(call.path)
         if plan is None or surveyed is None or not isinstance(ran, tuple):
             return
@@ -118,10 +135,14 @@ class Expected:
         for collective in plan.collectives if _is_planned(plan, surveyed, traced, program) else program.sends:
             placed: Sent | None = known.get((collective.kind, collective.phase, collective.nodes))
             asked = bool(came if placed is None else came & placed.results)
+            if collective.of == "buffer":
+                continue
             if collective.phase == "backward":
-                yield collective, asked and not unwanted >= set(collective.nodes)
-            else:
-                yield collective, asked or placed is None or not placed.is_result
+                of_input = unwanted >= set(collective.nodes) and (placed is None or placed.of_gradients)
+                yield collective, asked and not of_input, False
+            elif not call.in_backward:
+                is_late = name_of(collective) == GATHERS and placed is not None and placed.is_result
+                yield collective, asked or not is_late, is_late
 
 
 def _came(call: Called, traced: Traced) -> frozenset[int]:
@@ -164,6 +185,12 @@ def _paired(dense: Sequence[Called], ran: Sequence[UnitCall]) -> Iterator[tuple[
         left = theirs.get((call.path, call.in_backward))
         if left and (call.came or not call.in_backward):
             yield call, left.pop()
+
+
+def _is_of_units(call: CollectiveCall) -> bool:
+    """Returns if units have sent it: not what Python around them adds, recomputes or saves. What buffers are given is not
+    compared: it is sent in training only, and a plan knows one mode."""
+    return call.phase not in ("checkpoint", LOSS) and call.of not in ("buffer", OPERAND) and not call.in_backward
 
 
 def name_of(collective: Collective) -> str:

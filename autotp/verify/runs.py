@@ -108,7 +108,8 @@ def _unit_results(model: nn.Module, units: Sequence[str]) -> Iterator[dict[str, 
 
     def keep(path: str, given: Any, result: Any) -> None:
         first = next((leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)), None)
-        if first is not None and first.requires_grad and path not in results:
+        transformed = torch._C._are_functorch_transforms_active()  # whose tensors keep no gradients
+        if first is not None and first.requires_grad and path not in results and not transformed:
             first.retain_grad()
             results[path] = first
 

@@ -24,10 +24,9 @@ from ..huggingface.examples import examples_for
 from ..outside.progress import doing
 from ..planner.plan import Plan, UnitPlan
 from ..planner.survey import Example, Survey
-from ..runtime.groups.log import CollectiveCall, CollectiveLog
+from ..runtime.groups.log import CollectiveLog
 from ..runtime.groups.ranks import Ranks
 from ..runtime.groups.simulate import simulate
-from ..runtime.results.logits import OPERAND
 from ..runtime.results.tensor import closed
 from ..session.arguments import Source, Wishes, check_simulated
 from ..session.pipeline import Session
@@ -143,7 +142,7 @@ class Verifier:
 
         with doing(f"comparing {tp} simulated ranks with the dense model"):
             ranks = simulate(tp, rank_run)
-        expected = Expected(plan, self._traced(), self._heads(plan))
+        expected = Expected(plan, self._traced())
         calls = tuple(_call_report(run, expected, found) for run, *found in zip(self.runs, *ranks, strict=True))
         counts = next((call for call in calls if not call.counts_agree), calls[0])
         return Report(
@@ -157,14 +156,6 @@ class Verifier:
             calls=calls,
             joined=counts.joined,
         )
-
-    def _heads(self, plan: Plan) -> tuple[UnitPlan, ...]:
-        """The units whose results may leave them cut."""
-        found = self.session.found
-        heads = {
-            unit.path for unit in found.units if unit.shape in found.problems and found.problems[unit.shape].is_head
-        }
-        return tuple(unit for unit in plan.units if unit.instances[0] in heads)
 
     def _traced(self) -> dict[str, Traced]:
         """The traces that plans are made from, by the paths of units."""
@@ -190,32 +181,18 @@ class RankRun:
     log: CollectiveLog
 
 
-LOSS = "loss"
-
-
 def _call_report(run: Run, expected: Expected, ranks: Sequence[RankRun]) -> CallReport:
-    """One call of the dense model beside that of every rank: outputs, gradients, and collectives, if it is known which they
-    are to be."""
-    log = ranks[0].log
-    counted = dict(Counter(name_of(call) for call in log.calls if _is_of_units(call)))
-    whole = tuple(dict.fromkeys(unit.path for unit in log.units if unit.ran is None))
-    has_loss = any(call.phase == LOSS for call in log.calls)
-    planned, joined = (counted, {}) if whole else expected.of(run.calls, log.units, has_loss=has_loss)
+    """One call of the dense model beside that of every rank: outputs, gradients, and the collectives of the first one."""
+    counts = expected.of(run.calls, ranks[0].log)
     return CallReport(
         name=run.call.name,
         outputs=compare(run.outputs, [rank.outputs for rank in ranks], {}, run.call.name),
         gradients=compare(run.gradients, [rank.gradients for rank in ranks], run.gradients, run.call.name),
-        planned=planned,
-        counted=counted,
-        joined=joined,
-        whole=whole,
+        planned=counts.planned,
+        counted=counts.counted,
+        joined=counts.joined,
+        whole=counts.whole,
     )
-
-
-def _is_of_units(call: CollectiveCall) -> bool:
-    """Returns if units have sent it: not what Python around them adds, recomputes or saves. What buffers are given is not
-    compared: it is sent in training only, and a plan knows one mode."""
-    return call.phase not in ("checkpoint", LOSS) and call.of not in ("buffer", OPERAND) and not call.in_backward
 
 
 def planned_collectives(plan: Plan) -> dict[str, int]:

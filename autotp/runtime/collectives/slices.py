@@ -13,6 +13,7 @@ from ...axes.layout import (
     Factors,
     Layout,
     Leaf,
+    ProductLayout,
     SumLayout,
     coordinate,
     factors_of,
@@ -77,8 +78,17 @@ def padding(layout: Layout, rank: int) -> torch.Tensor:
     return torch.tensor([i for i, j in enumerate(local_indices(layout, rank)) if j == PADDING], dtype=torch.long)
 
 
+def _places_of_cut(layout: ProductLayout) -> list[int]:
+    return [i for i, part in enumerate(layout.parts) if not is_whole(part)]
+
+
 def join(parts: Sequence[torch.Tensor], dim: int, layout: Layout, factors: Factors, rank: int) -> torch.Tensor:
     """Put the parts of all ranks along some factors together again along one dim; `rank` is any of them."""
+    if isinstance(layout, ProductLayout) and len(cut := _places_of_cut(layout)) == 1:
+        sizes = [-1 if part.size >= SYMBOLIC else part.local_size for part in layout.parts]
+        apart = [part.unflatten(dim, sizes) for part in parts]
+        value = join(apart, dim + cut[0], layout.parts[cut[0]], factors, rank)
+        return value.flatten(dim, dim + len(sizes) - 1)
     if isinstance(layout, Leaf) and layout.cut is not None and layout.cut.over == factors:
         if layout.padded_size == layout.size:
             return FUNCTIONS.cat(list(parts), dim)
@@ -92,6 +102,11 @@ def join(parts: Sequence[torch.Tensor], dim: int, layout: Layout, factors: Facto
         source = part if len(local) == part.shape[dim] else part.index_select(dim, local.to(part.device))
         value = value.index_copy(dim, places.to(part.device), source)
     return value
+
+
+def whole_size(local: int, layout: Layout) -> int:
+    """The size of a whole dim, of a part's size; a size that is one of the call's own is in both."""
+    return local * layout.size // layout.local_size if layout.local_size else layout.size
 
 
 def assembled(parts: Sequence[torch.Tensor], layouts: Sequence[Layout]) -> torch.Tensor:

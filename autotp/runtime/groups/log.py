@@ -30,10 +30,12 @@ class UnitCall:
 
 @dataclass
 class CollectiveLog:
-    """The collectives that one rank ran, in order, and the calls of units that they were in."""
+    """The collectives that one rank ran, in order, and the calls of units that they were in; how many values were `computed` on
+    parts of what units gave, each of which may be gathered by itself."""
 
     calls: list[CollectiveCall] = field(default_factory=list)
     units: list[UnitCall] = field(default_factory=list)
+    computed: int = 0
 
     def count(self, phase: str, of: str = "activation") -> int:
         """How many collectives ran in one phase on activations or on parameters."""

@@ -109,6 +109,11 @@ class Ranks:
         if self._log is not None:
             self._log.units.append(UnitCall(path, ran, _in_backward()))
 
+    def note_computed(self) -> None:
+        """Note that a forward computes a value on a part of what a unit gave."""
+        if self._log is not None and not _in_backward():
+            self._log.computed += 1
+
     def begin_part(self) -> None:
         """A part of a model is called, which may send nothing for a while."""
 

@@ -10,6 +10,7 @@ import torch
 
 from ...axes.layout import Factors, Layout, ordered
 from ..collectives.single import enter, gather, slice_to_rank
+from ..collectives.slices import whole_size
 from ..groups.ranks import Ranks
 from .tensor import Policy, stand_for
 
@@ -41,5 +42,5 @@ def deferred(local: torch.Tensor, ranks: Ranks, cuts: Cuts) -> torch.Tensor:
     """The value that a slice is of."""
     shape = list(local.shape)
     for dim, layout, _ in cuts:
-        shape[dim] = layout.size
+        shape[dim] = whole_size(shape[dim], layout)
     return stand_for(local, shape, Deferred(ranks, cuts))

@@ -92,6 +92,7 @@ class Head(Policy):
         if local is None:
             self.asking = getattr(func, "__name__", str(func))
             return NotImplemented
+        self.ranks.note_computed()
         return local
 
     def on_part(self, func: Any, args: Any) -> Any:
@@ -116,12 +117,13 @@ class Head(Policy):
         return NotImplemented
 
     def _added(self, one: torch.Tensor, other: Any, *more: Any) -> Any:
-        """The sum of two gradients; a whole one is sliced, so that the sum is cut, unless the cut one was gathered before."""
+        """The sum of two; a whole one is sliced, so that the sum is cut, unless the cut one was gathered before."""
         if more or not isinstance(other, torch.Tensor) or one.shape != other.shape or one.dtype != other.dtype:
             return NotImplemented
         if any(isinstance(each, CutResult) and each.is_whole for each in (one, other)):
             return NotImplemented
         parts = [each.local if self._is_cut(each) else self.own(_read(each)) for each in (one, other)]  # type: ignore[attr-defined]
+        self.ranks.note_computed()
         return self._made(parts[0] + parts[1], one.shape)
 
     def _made(self, local: torch.Tensor, shape: Sequence[int]) -> CutResult:
