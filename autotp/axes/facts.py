@@ -54,6 +54,7 @@ class Fact:
         collects: whether it is the marker of a value that is gathered where it is made.
         pick: how the rows of the result pick the parts of a table.
         counts: the term of which an argument says how many there are (groups of channels).
+        takes: along which dim of the operand the result is at which positions, where these are known.
         local, argument, gradient, view: what holds for every call of the operator (see `record.Operator`).
     """
 
@@ -71,6 +72,7 @@ class Fact:
     collects: bool = False
     pick: Pick | None = None
     counts: Term | None = None
+    takes: tuple[int, range] | None = None
     local: Local = ""
     argument: str = ""
     gradient: Gradient = "operands"

@@ -9,25 +9,23 @@ from typing import Any
 
 import torch
 
-from ..axes.call import may_be_view, named_arguments
+from ..axes.call import may_be_view
 from ..errors import UnsoundPlanError
-from .typed import is_parameter
-
-aten = torch.ops.aten
+from .typed import TypedGraph, is_parameter
 
 
-def check_results(results: Sequence[Any], held: Set[torch.fx.Node]) -> None:
+def check_results(typed: TypedGraph, results: Sequence[Any], held: Set[torch.fx.Node]) -> None:
     """Raises UnsoundPlanError if one of the results, which leave a unit as slices where they are `held`, shares memory with
     another one, or with a parameter."""
     ways = {node: list(_way(node)) for node in results if isinstance(node, torch.fx.Node)}
     for node, way in ways.items():
         if node in held and is_parameter(way[-1]):
             raise UnsoundPlanError(
-                f"{node.name} is in the memory of {way[-1].target}, and would be given gathered from slices"
+                f"{node.name} is in the memory of {way[-1].target}, and would be gathered from slices"
             )
     for (one, way), (other, second) in itertools.combinations(ways.items(), 2):
-        if (one in held or other in held) and way[-1] is second[-1] and not _are_apart(way, second):
-            raise UnsoundPlanError(f"{one.name} and {other.name} share memory, and would be given gathered from slices")
+        if (one in held or other in held) and way[-1] is second[-1] and not _are_apart(typed, way, second):
+            raise UnsoundPlanError(f"{one.name} and {other.name} share memory, and would be gathered from slices")
 
 
 def _way(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
@@ -40,26 +38,21 @@ def _way(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
         yield node
 
 
-def _are_apart(one: Sequence[torch.fx.Node], other: Sequence[torch.fx.Node]) -> bool:
+def _are_apart(typed: TypedGraph, one: Sequence[torch.fx.Node], other: Sequence[torch.fx.Node]) -> bool:
     """Returns if two values that are views of one are known to be of different elements: where their ways part, each takes other
     ones than the other."""
     steps = [(a, b) for a, b in zip(reversed(one), reversed(other), strict=False) if a is not b]
     if not steps:
         return False
-    first, second = _taken(steps[0][0]), _taken(steps[0][1])
+    first, second = (_taken(typed, node) for node in steps[0])
     if first is None or second is None or first[0] != second[0]:
         return False
     return first[1].stop <= second[1].start or second[1].stop <= first[1].start
 
 
-def _taken(node: torch.fx.Node) -> tuple[object, range] | None:
+def _taken(typed: TypedGraph, node: torch.fx.Node) -> tuple[object, range] | None:
     """Along which dim a view takes which positions, or which of the parts of a list; None where it is another view."""
     if node.target is operator.getitem:
-        return "parts", range(node.args[1], node.args[1] + 1)  # type: ignore[arg-type, operator]
-    named = named_arguments(node) if node.target in (aten.slice.Tensor, aten.select.int) else {}
-    numbers = [named.get(name, default) for name, default in (("start", 0), ("end", 0), ("index", 0))]
-    if not named or not all(isinstance(number, int) and number >= 0 for number in numbers):
-        return None
-    start, end, index = numbers
-    positions = range(index, index + 1) if node.target is aten.select.int else range(start, end)
-    return named.get("dim", 0), positions
+        part = node.args[1]
+        return ("parts", range(part, part + 1)) if isinstance(part, int) else None
+    return typed.facts[node].takes if node in typed.facts else None

@@ -12,7 +12,6 @@ from typing import Protocol
 
 import torch
 from torch import nn
-from torch.autograd.graph import register_multi_grad_hook
 from torch.utils import _pytree as pytree
 
 from ..capture.instances import opened
@@ -53,6 +52,11 @@ class Called:
     came: set[int] = field(default_factory=set)
     is_twice: bool = False
 
+    def tell(self, leaf: int) -> None:
+        """A gradient comes to a leaf."""
+        self.came.add(leaf)
+        self.is_twice |= torch.is_grad_enabled()
+
 
 @contextmanager
 def called_units(model: nn.Module, units: Iterable[str]) -> Iterator[list[Called]]:
@@ -68,8 +72,7 @@ def called_units(model: nn.Module, units: Iterable[str]) -> Iterator[list[Called
         for number, leaf in enumerate(leaves):
             for tensor in tensors_of(leaf) if dataclasses.is_dataclass(leaf) else [leaf]:
                 if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
-                    # And not a hook of the tensor itself: torch dies of one on a view that was written into.
-                    register_multi_grad_hook([tensor], functools.partial(_come, call, number))
+                    _tell_of_gradient(tensor, functools.partial(call.tell, number))
 
     with ExitStack() as wrapped:
         for path in units:
@@ -77,9 +80,13 @@ def called_units(model: nn.Module, units: Iterable[str]) -> Iterator[list[Called
         yield calls
 
 
-def _come(call: Called, number: int, gradients: Sequence[torch.Tensor | None]) -> None:
-    call.came.add(number)
-    call.is_twice |= torch.is_grad_enabled()
+def _tell_of_gradient(tensor: torch.Tensor, tell: Callable[[], None]) -> None:
+    """Tells when a gradient comes to a tensor."""
+    if tensor.grad_fn is None or not tensor._is_view():
+        tensor.register_hook(lambda gradient: tell())
+        return
+    number = tensor.output_nr  # torch dies of a hook of the tensor itself, if it was written into
+    tensor.grad_fn.register_prehook(lambda gradients: tell() if gradients[number] is not None else None)
 
 
 @dataclass(frozen=True)
@@ -131,10 +138,10 @@ class Expected:
             return
         traced, program = ran
         known = {(each.kind, each.phase, each.nodes): each for each in program.sends}
-        came, unwanted = _came(call, traced), _unwanted(call, traced)
+        reached, unwanted = _reached(call, traced), _unwanted(call, traced)
         for collective in plan.collectives if _is_planned(plan, surveyed, traced, program) else program.sends:
             placed: Sent | None = known.get((collective.kind, collective.phase, collective.nodes))
-            asked = bool(came if placed is None else came & placed.results)
+            asked = bool(reached if placed is None else reached & placed.results)
             if collective.of == "buffer":
                 continue
             if collective.phase == "backward":
@@ -145,16 +152,12 @@ class Expected:
                 yield collective, asked or not is_late, is_late
 
 
-def _came(call: Called, traced: Traced) -> frozenset[int]:
+def _reached(call: Called, traced: Traced) -> frozenset[int]:
     """The numbers of the unit's results that a gradient came back to."""
-    slots = traced.outputs if len(traced.outputs) == call.leaves else ()
-    known = {leaf: slot.number for leaf, slot in enumerate(slots) if isinstance(slot, Slot) and slot.kind == "tensor"}
-    every = range(sum(isinstance(slot, Slot) for slot in traced.outputs))
-    return (
-        frozenset(known[leaf] for leaf in call.came if leaf in known)
-        if slots
-        else frozenset(every if call.came else ())
-    )
+    if len(traced.outputs) != call.leaves:  # all, where it is not known which
+        return frozenset(range(len(traced.outputs)) if call.came else ())
+    slots = [traced.outputs[leaf] for leaf in call.came]
+    return frozenset(slot.number for slot in slots if isinstance(slot, Slot) and slot.kind == "tensor")
 
 
 def _unwanted(call: Called, traced: Traced) -> frozenset[str]:

@@ -143,8 +143,20 @@ def capture(
         varying.observe(site)
     traced = trace(subject, Unit("", 0), sites[0], varying, rules=rules)
     mark_collected(traced.graph, {f"operand_{i}" for i in marked})  # which nobody else has
+    _give_copies(traced.graph)
     typing = infer(traced.graph, operator_rules(rules))
     return Captured(function, tuple(operands), subject.inputs, handles, traced, typing)
+
+
+def _give_copies(graph: torch.fx.Graph) -> None:
+    """A unit keeps whole what it gives in the memory of a parameter: let it give a copy."""
+    (output,) = graph.find_nodes(op="output")
+    copies = {}
+    for node in [each for each in output.all_input_nodes if isinstance(each.meta["val"], torch.Tensor)]:
+        with graph.inserting_before(output):
+            copies[node] = graph.call_function(torch.ops.aten.clone.default, (node,))
+        copies[node].meta = {"val": node.meta["val"]}
+    output.args = ([copies.get(each, each) for each in output.args[0]],)
 
 
 def prove(

@@ -70,4 +70,4 @@ def test_calls_without_a_backward_leave_nothing(sequence: bool) -> None:
     assert max(on_ranks(forward, sequence=sequence)) < 1e-12
     before = living()
     assert max(on_ranks(forward, sequence=sequence)) < 1e-12
-    assert living() == before
+    assert all(now <= then for now, then in zip(living(), before, strict=True))  # caches of other tests may forget

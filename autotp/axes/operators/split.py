@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from ..call import Call
@@ -38,7 +40,7 @@ def slice_(call: Call) -> Fact:
     part = axis(length)
     parts = [axis(start), part, axis(size - start - length)]
     call.equal(dims[position], Sum(tuple(p for p in parts if p.size)))
-    return call.layout_fact(_replace(dims, position, part))
+    return _taking(call.layout_fact(_replace(dims, position, part)), position, call.get("start") or 0, length)
 
 
 def slice_scatter(call: Call) -> Fact:
@@ -82,7 +84,14 @@ def select(call: Call) -> Fact:
     dims = call.dims(call.get("self"))
     position = call.dim(call.get("dim"), len(dims))
     call.pin([dims[position]], "it takes one index of this dimension")
-    return call.layout_fact(dims[:position] + dims[position + 1 :])
+    return _taking(call.layout_fact(dims[:position] + dims[position + 1 :]), position, call.get("index"), 1)
+
+
+def _taking(fact: Fact, dim: int, start: object, length: int) -> Fact:
+    """The fact of a view that takes so many positions of a dim, if it is known where they begin."""
+    if isinstance(start, int) and start >= 0:
+        return replace(fact, takes=(dim, range(start, start + length)))
+    return fact
 
 
 def unbind(call: Call) -> Fact:
