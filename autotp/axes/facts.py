@@ -101,14 +101,20 @@ class Typing:
 
 
 def parameter_of(facts: Mapping[torch.fx.Node, Fact], node: torch.fx.Node) -> torch.fx.Node | None:
-    """The parameter that a value is, or is made of by moving, picking or converting its elements alone."""
+    """The parameter that a value is, or is made of by moving, picking, converting or scaling its elements alone; a number that
+    scales them all may be made of what it likes."""
     while node in facts and not annotation(node).parameter:
         fact = facts[node]
-        places = [i for i, operand in enumerate(fact.operands) if _has_gradient(operand.meta["val"])]
+        values = [operand.meta["val"] for operand in fact.operands]
+        places = [i for i, value in enumerate(values) if _has_gradient(value) and not _is_number(value)]
         if fact.contracts or len(places) != 1 or not any(places[0] in group for group in fact.linear):
             return None
         node = fact.operands[places[0]]
     return node if annotation(node).parameter else None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and not value.dim()
 
 
 def _has_gradient(value: object) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 import autotp
@@ -225,6 +226,14 @@ class Numbers(Mlp):
         return x + self.down(self.up(x)) + self.up.weight.norm() + self.down.weight.abs().sum(0).max()
 
 
+class Scaled(Mlp):
+    """Weights over the mean of their size, as in networks of one bit."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        up, down = (layer.weight / layer.weight.abs().mean() for layer in (self.up, self.down))
+        return x + functional.linear(functional.linear(x, up, self.up.bias).tanh(), down)
+
+
 class Differentiates(Net):
     """Gives a force: the gradient of its energy, to be differentiated again."""
 
@@ -239,6 +248,7 @@ class Differentiates(Net):
 VERIFIED = {
     "a row": Net(WritesARow, one_after_the_other),
     "numbers": Net(Numbers, one_after_the_other),
+    "scaled weights": Net(Scaled, one_after_the_other),
     "forces": Differentiates(Mlp, one_after_the_other),
     "sums of results": Net(Mlp, lambda model, x: (model.blocks[0](x) + model.blocks[1](x)) / 2),
     "several sums of results": Net(
