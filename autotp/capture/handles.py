@@ -185,6 +185,9 @@ class Handles:
     def call_function(self, name: str, function: Any, fake: Any, args: Any, kwargs: Any) -> Any:
         """A function that stays opaque, as a node; `fake` gives its result's shapes."""
         leaves, spec = pytree.tree_flatten((args, kwargs))
+        for leaf in leaves:
+            if getattr(leaf, "__closure__", None) or (isinstance(leaf, types.MethodType) and leaf.__self__ is not None):
+                raise self.refuse(f"it gives {function.__name__} a function that holds what is the trace's own")
         return self._node(OpaqueCall(name, function, leaves, spec, fake))
 
     def _node(self, call: OpaqueCall) -> Any:

@@ -234,6 +234,18 @@ class Scaled(Mlp):
         return x + functional.linear(functional.linear(x, up, self.up.bias).tanh(), down)
 
 
+class RunsAgain(Mlp):
+    """Checkpoints a part of itself in the reentrant form, which calls a function that a trace made; another part is cut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(HIDDEN, INNER).double()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = checkpoint(lambda value: self.down(self.up(value).tanh()), x, use_reentrant=True)
+        return x + y + self.down(self.gate(x).sin())
+
+
 class Differentiates(Net):
     """Gives a force: the gradient of its energy, to be differentiated again."""
 
@@ -249,6 +261,7 @@ VERIFIED = {
     "a row": Net(WritesARow, one_after_the_other),
     "numbers": Net(Numbers, one_after_the_other),
     "scaled weights": Net(Scaled, one_after_the_other),
+    "a part that runs again": Net(RunsAgain, one_after_the_other),
     "forces": Differentiates(Mlp, one_after_the_other),
     "sums of results": Net(Mlp, lambda model, x: (model.blocks[0](x) + model.blocks[1](x)) / 2),
     "several sums of results": Net(
@@ -260,6 +273,7 @@ VERIFIED = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 @pytest.mark.parametrize("tp", [2, 3])
 @pytest.mark.parametrize("what", VERIFIED)
 def test_collectives_are_as_expected(what: str, tp: int) -> None:
