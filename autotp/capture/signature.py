@@ -21,6 +21,7 @@ from .state import CONSTANTS
 _VALUES = (bool, int, float, str, bytes)
 _CONTAINERS = (list, tuple, dict)
 _CONSTANTS = (*CONSTANTS, type, Position)
+_HEAP_TYPE = 1 << 9  # of Python's flags of types: made by Python, and not in C
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,9 @@ class CallSite:
                 raise TraceError(f"it is given a {kind.__name__}, and a program computes with plain tensors")
         if any(tensor.layout is not torch.strided for tensor in self.tensors):
             raise TraceError("it is given a sparse tensor, and a program computes with dense ones")
+        for kind in map(type, self.handles):
+            if kind.__module__.partition(".")[0] == "torch" and not kind.__flags__ & _HEAP_TYPE:
+                raise TraceError(f"it is given a {kind.__name__}, for which nothing can stand where torch's C takes it")
         for leaf in self.leaves:
             if isinstance(leaf, _VALUES) and not isinstance(leaf, Enum) and hasattr(leaf, "__dict__"):
                 raise TraceError(f"it is given a {type(leaf).__name__}, a constant that may have attributes")

@@ -25,10 +25,10 @@ from ..runtime.groups.ranks import Ranks
 from ..runtime.results.sequence import DIM, as_taken
 from ..runtime.results.tensor import CutResult, closed
 from .aside import Aside, check_given, set_aside
-from .checkpoints import beside_checkpoints
 from .compiler import Compiler
 from .dynamo import call_in_dynamo
 from .entry import OTHER, Entry, EntryCode
+from .hearing import unheard
 from .held import join_path
 from .in_place import give_back
 from .live import LiveUnit
@@ -126,7 +126,7 @@ class UnitForward(LiveUnit):
         if reason := self.why_whole(site):
             return self._run_beside(site, reason, *given)
         try:
-            with beside_checkpoints():
+            with unheard():
                 traced, program = self._program(site)
         except (TraceError, UnsoundPlanError) as error:
             once = isinstance(error, CaptureError) and bool(error.changes) and site.key not in self.settled

@@ -26,6 +26,7 @@ from .layers import Work, call_layers, keep_paddings_zero, mask_lookups, paramet
 from .localise import localise
 from .opaque import expect_local_shapes, pass_gradients
 from .picks import pick_local_parts
+from .through import go_through_results
 
 _NUMBER_OF_DEVICE = re.compile(r"(device\(type='\w+'), index=\d+\)")
 _SENDING = ("all_reduce", "all_gather", "reduce_scatter", "gather_positions", "take_positions")
@@ -92,7 +93,9 @@ def build(
     _check_constants(graph, values)
     graph.lint()
     certify(graph, placement.contract)
-    code, run = compile_graph(directly(graph), name)
+    final = directly(graph)
+    go_through_results(final)
+    code, run = compile_graph(final, name)
     cut = placement.sequence.number if placement.sequence is not None else None
     return Program(graph, code, run, values, layouts, cut, sends)
 

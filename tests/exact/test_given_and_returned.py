@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+from torch.utils.flop_counter import FlopCounterMode
 
 import autotp
 from autotp.checkpoint.full import state_of
@@ -289,6 +290,105 @@ def test_collectives_of_positions_are_as_expected(wanting: bool, tp: int) -> Non
     report = autotp.verify(model, tp, example=(x,), sequence_parallel=True)
     report.raise_for_failure()
     assert tp == 2 or report.planned["reduce_scatter forward activation"]
+
+
+class Attends(nn.Module):
+    """Gives its weights of attention, which it uses itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(HIDDEN, HIDDEN).double() for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        q, k, v = (layer(x).unflatten(-1, (4, 3)).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        weights = (q @ k.mT).softmax(-1)
+        return x + self.o((weights @ v).transpose(1, 2).flatten(2)), weights
+
+
+# Blocks that give a value which they go on with, in several ways.
+WENT_ON: dict[str, Callable[[], nn.Module]] = {
+    "attention": Attends,
+    "cut": functools.partial(Gives, lambda block, y, h: (y, h)),
+    "a sum": functools.partial(Gives, lambda block, y, h: (y + block.down(block.up(y).tanh()), y)),
+    "a product": functools.partial(Gives, lambda block, y, h: (y.tanh(), block.down(h))),
+    "summed with others": functools.partial(Gives, lambda block, y, h: (y, h.mean(-1))),
+}
+
+
+def heard(model: nn.Module, asks: str) -> list[torch.Tensor]:
+    """Gradients, where hooks look at that of the second result, or change it, and where more than the first is read."""
+    x, told = words(2, 5, HIDDEN).requires_grad_(), list[torch.Tensor]()
+    y, second = model(x)
+    loss = y.square().sum() + (second.sin().sum() if "read" in asks else 0)
+    if "hook" in asks:
+        second.register_hook(lambda gradient: told.append(gradient * 1))
+        second.register_hook(lambda gradient: gradient * 3)
+    if "retain" in asks:
+        second.retain_grad()
+    if "grad of" in asks:
+        (gradient,) = torch.autograd.grad(loss, second, retain_graph=True, allow_unused=True)
+        told.append(torch.zeros(()) if gradient is None else gradient)
+    loss.backward()
+    kept = [second.grad] if "retain" in asks and second.grad is not None else []
+    assert x.grad is not None
+    return [*told, *kept, x.grad, *whole_gradients(model)]
+
+
+def whole_gradients(model: nn.Module) -> list[torch.Tensor]:
+    """Those of a dense model, or of a parallel one."""
+    try:
+        state_of(model)
+    except autotp.AutotpError:
+        found = {name: parameter.grad for name, parameter in model.named_parameters()}
+    else:
+        found = autotp.full_gradients(model)
+    return [gradient for gradient in found.values() if gradient is not None]
+
+
+@pytest.mark.parametrize("tp", [2, 3])
+@pytest.mark.parametrize("asks", ["hook", "hook, read", "retain, read", "grad of", "grad of, read"])
+@pytest.mark.parametrize("kind", WENT_ON)
+def test_a_result_that_a_block_goes_on_with_has_all_of_its_gradient(kind: str, asks: str, tp: int) -> None:
+    model = Net(WENT_ON[kind], lambda model, x: model.blocks[0](x))
+    equals_dense(model, (words(2, 5, HIDDEN),), functools.partial(heard, asks=asks), tp)
+
+
+class Draws(Mlp):
+    """Draws from a generator that it is given."""
+
+    def forward(self, x: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
+        h = self.up(x).tanh()
+        if generator is not None:
+            h = h * torch.rand(1, generator=generator, dtype=x.dtype)
+        return x + self.down(h)
+
+
+@pytest.mark.parametrize("tp", [2, 3])
+def test_a_generator_that_a_block_is_given_is_drawn_from(tp: int) -> None:
+    def use(model: nn.Module) -> list[torch.Tensor]:
+        generator = torch.Generator().manual_seed(0)
+        drawn = [model(words(2, 5, HIDDEN), (generator, generator)) for _ in range(2)]
+        return [*drawn, torch.rand(3, generator=generator)]
+
+    model = Net(Draws, one_after_the_other)
+    with pytest.warns(UserWarning, match="Generator"):
+        equals_dense(model, (words(2, 5, HIDDEN),), use, tp)
+
+
+@pytest.mark.filterwarnings(
+    "ignore:.*computes some calls with whole weights"
+)  # its hooks on modules ask for their histories
+def test_a_counter_of_flops_does_not_count_traces() -> None:
+    def flops(model: nn.Module) -> list[torch.Tensor]:
+        counted = []
+        for _ in range(2):
+            with FlopCounterMode(display=False) as counter:
+                model(words(2, 6, HIDDEN)).sum().backward()
+            counted.append(counter.get_total_flops())
+        assert counted[0] == counted[1]
+        return []
+
+    equals_dense(Net(Mlp, one_after_the_other), (words(2, 6, HIDDEN),), flops, 2)
 
 
 class Twice(nn.Module):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
@@ -12,8 +12,9 @@ from ...axes.layout import Factors, Layout, ordered
 from ..collectives.single import enter, gather, slice_to_rank
 from ..collectives.slices import whole_size
 from ..groups.ranks import Ranks
-from .tensor import Policy, stand_for
+from .tensor import CutResult, Policy, part_of, stand_for
 
+aten = torch.ops.aten
 # A dim, its layout, and the mesh factors that it is gathered over.
 Cuts: TypeAlias = Sequence[tuple[int, Layout, Factors]]
 
@@ -31,11 +32,37 @@ class Deferred(Policy):
         return local
 
     def own_gradient(self, gradient: torch.Tensor) -> torch.Tensor:
-        layouts = {dim: layout for dim, layout, _ in self.cuts}
+        if self._is_cut(gradient):
+            return part_of(gradient)  # type: ignore[arg-type]
         over = ordered(frozenset().union(*[over for _, _, over in self.cuts]))
-        return slice_to_rank(
-            enter(gradient, self.ranks, over), self.ranks, [layouts.get(i) for i in range(gradient.dim())]
-        )
+        return self._own(enter(gradient, self.ranks, over))
+
+    def of_part(self, gradient: torch.Tensor) -> torch.Tensor:
+        return deferred(gradient, self.ranks, self.cuts)
+
+    def on_part(self, func: Any, args: Any) -> Any:
+        """The sum of two gradients: a whole one is sliced, so that the sum is cut."""
+        if func is not aten.add.Tensor or len(args) != 2 or not isinstance(args[1], torch.Tensor):
+            return NotImplemented
+        if args[0].shape != args[1].shape or args[0].dtype != args[1].dtype or any(map(_is_whole, args)):
+            return NotImplemented
+        one, other = (each.local if self._is_cut(each) else self._own(each) for each in args)
+        return CutResult.of(one + other, args[0].shape, Deferred(self.ranks, self.cuts))
+
+    def _own(self, whole: torch.Tensor) -> torch.Tensor:
+        """This rank's slice."""
+        layouts = {dim: layout for dim, layout, _ in self.cuts}
+        return slice_to_rank(whole, self.ranks, [layouts.get(i) for i in range(whole.dim())])
+
+    def _is_cut(self, value: torch.Tensor) -> bool:
+        """Returns if a value is cut as this one is."""
+        if not isinstance(value, CutResult) or value.is_settled or not isinstance(value.policy, Deferred):
+            return False
+        return value.policy is self or value.policy.cuts == self.cuts
+
+
+def _is_whole(value: torch.Tensor) -> bool:
+    return isinstance(value, CutResult) and value.is_whole
 
 
 def deferred(local: torch.Tensor, ranks: Ranks, cuts: Cuts) -> torch.Tensor:

@@ -20,7 +20,7 @@ from ...axes.layout import Leaf, factors_of, ordered
 from ..collectives.single import enter, gather, is_recorded, keep_cut, slice_to_rank
 from ..groups.ranks import Ranks
 from .loss import cut_cross_entropy
-from .tensor import CutResult, Policy, closed, part_of, stand_for
+from .tensor import CutResult, Policy, closed, gathered, part_of, stand_for
 
 T = torch.Tensor
 aten = torch.ops.aten
@@ -138,9 +138,9 @@ class Head(Policy):
     def settled(self, value: CutResult) -> torch.Tensor:
         """Cut if logits are to be, or if a loss has read them so, and whole otherwise."""
         if value.is_whole:
-            return self.cut_again(closed(value)) if self.kept and self.ranks.are_processes else closed(value)
+            return self.cut_again(closed(value)) if self.kept and self.ranks.are_processes else gathered(value)
         if not (self.kept or self.lost):
-            return closed(value)
+            return gathered(value)
         return self.distributed(part_of(value)) if self.ranks.are_processes else value
 
 

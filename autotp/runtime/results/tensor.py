@@ -61,7 +61,7 @@ class Policy:
 
     def settled(self, value: CutResult) -> torch.Tensor:
         """What a model returns in its place."""
-        return closed(value)
+        return gathered(value)
 
 
 class CutResult(torch.Tensor):
@@ -75,13 +75,16 @@ class CutResult(torch.Tensor):
     policy: Policy
     memory: Memory
     way: Way
+    goes_on: bool  # whether its unit computes with it, too
     _read: torch.Tensor | None
 
     @staticmethod
     def of(local: torch.Tensor, shape: Sequence[int], policy: Policy) -> CutResult:
         """One without history, of a whole of this shape."""
         made: CutResult = torch.Tensor._make_wrapper_subclass(CutResult, shape, dtype=local.dtype, device=local.device)
-        made.__dict__.update(local=local, policy=policy, memory=Memory(local, policy), way=(), _read=None)
+        made.__dict__.update(
+            local=local, policy=policy, memory=Memory(local, policy), way=(), _read=None, goes_on=False
+        )
         return made
 
     def view_of(self, local: torch.Tensor, like: torch.Tensor, *step: tuple[Any, tuple[Any, ...]]) -> CutResult:
@@ -94,7 +97,9 @@ class CutResult(torch.Tensor):
             dtype=local.dtype,
             device=local.device,
         )
-        made.__dict__.update(local=local, policy=self.policy, memory=self.memory, way=(*self.way, *step), _read=None)
+        made.__dict__.update(
+            local=local, policy=self.policy, memory=self.memory, way=(*self.way, *step), _read=None, goes_on=False
+        )
         return made
 
     @property
@@ -264,6 +269,14 @@ def closed(value: torch.Tensor) -> torch.Tensor:
     if not isinstance(value, CutResult):
         return value
     return _Close.apply(value) if is_recorded(value) else value.handed_on()
+
+
+def gathered(value: CutResult) -> torch.Tensor:
+    """A value of which everybody may read the whole. One that its unit goes on with stays itself, whose gradient is all of it."""
+    if not value.goes_on:
+        return closed(value)
+    value.whole()
+    return value
 
 
 def _numbers(func: Any, cut: CutResult) -> Any:
