@@ -60,7 +60,8 @@ class CallSite:
             raise TraceError("it is given a sparse tensor, and a program computes with dense ones")
         for kind in map(type, self.handles):
             if kind.__module__.partition(".")[0] == "torch" and not kind.__flags__ & _HEAP_TYPE:
-                raise TraceError(f"it is given a {kind.__name__}, for which nothing can stand where torch's C takes it")
+                # For which nothing can stand: torch's C takes it.
+                raise TraceError(f"it is given a {kind.__name__}, and a program computes with plain tensors")
         for leaf in self.leaves:
             if isinstance(leaf, _VALUES) and not isinstance(leaf, Enum) and hasattr(leaf, "__dict__"):
                 raise TraceError(f"it is given a {type(leaf).__name__}, a constant that may have attributes")

@@ -75,16 +75,14 @@ class CutResult(torch.Tensor):
     policy: Policy
     memory: Memory
     way: Way
-    goes_on: bool  # whether its unit computes with it, too
     _read: torch.Tensor | None
+    goes_on = False  # whether its unit computes with it, too
 
     @staticmethod
     def of(local: torch.Tensor, shape: Sequence[int], policy: Policy) -> CutResult:
         """One without history, of a whole of this shape."""
         made: CutResult = torch.Tensor._make_wrapper_subclass(CutResult, shape, dtype=local.dtype, device=local.device)
-        made.__dict__.update(
-            local=local, policy=policy, memory=Memory(local, policy), way=(), _read=None, goes_on=False
-        )
+        made.__dict__.update(local=local, policy=policy, memory=Memory(local, policy), way=(), _read=None)
         return made
 
     def view_of(self, local: torch.Tensor, like: torch.Tensor, *step: tuple[Any, tuple[Any, ...]]) -> CutResult:
@@ -97,9 +95,7 @@ class CutResult(torch.Tensor):
             dtype=local.dtype,
             device=local.device,
         )
-        made.__dict__.update(
-            local=local, policy=self.policy, memory=self.memory, way=(*self.way, *step), _read=None, goes_on=False
-        )
+        made.__dict__.update(local=local, policy=self.policy, memory=self.memory, way=(*self.way, *step), _read=None)
         return made
 
     @property
@@ -272,11 +268,8 @@ def closed(value: torch.Tensor) -> torch.Tensor:
 
 
 def gathered(value: CutResult) -> torch.Tensor:
-    """A value of which everybody may read the whole. One that its unit goes on with stays itself, whose gradient is all of it."""
-    if not value.goes_on:
-        return closed(value)
-    value.whole()
-    return value
+    """A value that is whole. One that its unit goes on with stays itself, whose gradient is all of it."""
+    return value if value.goes_on and value.whole() is not None else closed(value)
 
 
 def _numbers(func: Any, cut: CutResult) -> Any:
