@@ -185,6 +185,19 @@ def test_sizes_of_a_call_may_be_merged_with_what_is_cut(what: str, tp: int) -> N
     report.raise_for_failure()
 
 
+@pytest.mark.parametrize("tp", [2, 3, 7])
+def test_merged_sizes_that_nobody_was_known_to_read(tp: int) -> None:
+    """Another call reads them, of another size."""
+    kind = functools.partial(Gives, lambda block, y, h: (y, h.reshape(-1)))
+    model = Net(kind, lambda model, x: model.blocks[1](model.blocks[0](x)[0])[0])
+
+    def use(model: nn.Module) -> list[torch.Tensor]:
+        blocks: Any = model.blocks
+        return [model(words(2, 5, HIDDEN)), *blocks[1](words(3, 4, HIDDEN)), blocks[0](words(1, 2, HIDDEN))[1] * 2]
+
+    equals_dense(model, (words(2, 5, HIDDEN),), use, tp)
+
+
 SELECTIVE = functools.partial(create_selective_checkpoint_contexts, [torch.ops.aten.addmm.default])
 
 
