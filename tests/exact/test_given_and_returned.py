@@ -193,7 +193,8 @@ def test_merged_sizes_that_nobody_was_known_to_read(tp: int) -> None:
 
     def use(model: nn.Module) -> list[torch.Tensor]:
         blocks: Any = model.blocks
-        return [model(words(2, 5, HIDDEN)), *blocks[1](words(3, 4, HIDDEN)), blocks[0](words(1, 2, HIDDEN))[1] * 2]
+        y, flat = blocks[1](words(3, 4, HIDDEN))
+        return [model(words(2, 5, HIDDEN)), y, torch.tensor(flat.shape), flat, blocks[0](words(1, 2, HIDDEN))[1] * 2]
 
     equals_dense(model, (words(2, 5, HIDDEN),), use, tp)
 

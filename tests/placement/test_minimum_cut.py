@@ -19,7 +19,8 @@ def network(seed: int) -> list[Edge]:
     edges += [(place, LAST, draw.choice((0, 1, 3, 4))) for place in places if draw.random() < 0.6]
     within = [pair for pair in itertools.permutations(places, 2) if pair[0][0] == pair[1][0]]
     edges += [(*draw.choice(within), draw.choice((1, 2, 3, None))) for _ in range(6)] if within else []
-    return edges + draw.sample(edges, min(4, len(edges)))
+    again = draw.sample(edges, min(5, len(edges)))
+    return [*edges, *again[:2], *((one, other, draw.choice((1, 2, 4))) for one, other, _ in again[2:])]
 
 
 def crossing(edges: list[Edge], beyond: set[object]) -> float:
