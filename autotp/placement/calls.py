@@ -89,7 +89,7 @@ def _seconds(typed: TypedGraph, flow: Flow, call: Together, price: Price) -> flo
 class _Joining:
     def __init__(self, typed: TypedGraph, flow: Flow, sent: list[Step], price: Price) -> None:
         self.typed, self.flow, self.sent, self.price = typed, flow, sent, price
-        self.order = _Order(_waits(typed, sent))
+        self.order, self.going_on = _Order(_waits(typed, sent)), _going_on(typed, flow)
         self.cost: dict[Together, float] = {}
 
     def run(self) -> tuple[Together, ...]:
@@ -125,12 +125,23 @@ class _Joining:
             return False
         if record.does != "gather":
             return True
+        if (
+            each.about in self.going_on
+        ):  # it is gathered when it is read, since the unit computes with it by way of that
+            return False
         return sum(step.record.does == "gather" for step in each.path) == 1 and record.summed in ((), record.over)
 
     def _seconds(self, call: Together) -> float:
         if call not in self.cost:
             self.cost[call] = _seconds(self.typed, self.flow, call, self.price)
         return self.cost[call]
+
+
+def _going_on(typed: TypedGraph, flow: Flow) -> frozenset[torch.fx.Node]:
+    """Results that have a gradient and that the unit computes with."""
+    (output,) = typed.graph.find_nodes(op="output")
+    own = [node for node in output.all_input_nodes if node in flow.gradient]
+    return frozenset(node for node in own if any(user in flow.gradient for user in node.users))
 
 
 def _waits(typed: TypedGraph, sent: list[Step]) -> Mapping[Step, frozenset[Step]]:

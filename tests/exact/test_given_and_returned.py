@@ -319,9 +319,18 @@ class Attends(nn.Module):
         return x + self.o((weights @ v).transpose(1, 2).flatten(2)), weights
 
 
+class GivesKeys(Attends):
+    """Gives its keys and values, which are gathered each by itself."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        q, k, v = (layer(x).unflatten(-1, (4, 3)).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        return x + self.o(((q @ k.mT).softmax(-1) @ v).transpose(1, 2).flatten(2)), k, v
+
+
 # Blocks that give a value which they go on with, in several ways.
 WENT_ON: dict[str, Callable[[], nn.Module]] = {
     "attention": Attends,
+    "keys": GivesKeys,
     "cut": functools.partial(Gives, lambda block, y, h: (y, h)),
     "a sum": functools.partial(Gives, lambda block, y, h: (y + block.down(block.up(y).tanh()), y)),
     "a product": functools.partial(Gives, lambda block, y, h: (y.tanh(), block.down(h))),
@@ -332,7 +341,7 @@ WENT_ON: dict[str, Callable[[], nn.Module]] = {
 def heard(model: nn.Module, asks: str) -> list[torch.Tensor]:
     """Gradients, where hooks look at that of the second result, or change it, and where more than the first is read."""
     x, told = words(2, 5, HIDDEN).requires_grad_(), list[torch.Tensor]()
-    y, second = model(x)
+    y, second, *_ = model(x)
     loss = y.square().sum() + (second.sin().sum() if "read" in asks else 0)
     if "hook" in asks:
         second.register_hook(lambda gradient: told.append(gradient * 1))
@@ -359,7 +368,7 @@ def whole_gradients(model: nn.Module) -> list[torch.Tensor]:
     return [gradient for gradient in found.values() if gradient is not None]
 
 
-@pytest.mark.parametrize("tp", [2, 3])
+@pytest.mark.parametrize("tp", [2, 3, 4])
 @pytest.mark.parametrize("asks", ["hook", "hook, read", "retain, read", "grad of", "grad of, read"])
 @pytest.mark.parametrize("kind", WENT_ON)
 def test_a_result_that_a_block_goes_on_with_has_all_of_its_gradient(kind: str, asks: str, tp: int) -> None:
