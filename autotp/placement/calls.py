@@ -125,9 +125,8 @@ class _Joining:
             return False
         if record.does != "gather":
             return True
-        if (
-            each.about in self.going_on
-        ):  # it is gathered when it is read, since the unit computes with it by way of that
+        # Gathered when it is read: the unit computes with it by way of that.
+        if each.about in self.going_on:
             return False
         return sum(step.record.does == "gather" for step in each.path) == 1 and record.summed in ((), record.over)
 

@@ -17,7 +17,7 @@ from .typed import TypedGraph, is_parameter
 def check_results(typed: TypedGraph, results: Sequence[Any], held: Set[torch.fx.Node]) -> None:
     """Raises UnsoundPlanError if one of the results, which leave a unit as slices where they are `held`, shares memory with
     another one, or with a parameter."""
-    ways = {node: list(_way(node)) for node in results if isinstance(node, torch.fx.Node)}
+    ways = {node: list(views_to(node)) for node in results if isinstance(node, torch.fx.Node)}
     for node, way in ways.items():
         if node in held and is_parameter(way[-1]):
             raise UnsoundPlanError(
@@ -28,14 +28,19 @@ def check_results(typed: TypedGraph, results: Sequence[Any], held: Set[torch.fx.
             raise UnsoundPlanError(f"{one.name} and {other.name} share memory, and would be gathered from slices")
 
 
-def _way(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
-    """A value, what it is a view of, and so on."""
+def views_to(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """A value, what it is a view or an entry of, and so on."""
     yield node
     while (
         node.op == "call_function" and node.all_input_nodes and (may_be_view(node) or node.target is operator.getitem)
     ):
         node = node.all_input_nodes[0]
         yield node
+
+
+def base_of(node: torch.fx.Node) -> torch.fx.Node:
+    """What a value is a view or an entry of in the end."""
+    return list(views_to(node))[-1]
 
 
 def _are_apart(typed: TypedGraph, one: Sequence[torch.fx.Node], other: Sequence[torch.fx.Node]) -> bool:

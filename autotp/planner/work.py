@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import operator
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +30,7 @@ from ..chains.collect import mark_collected
 from ..chains.match import readers
 from ..placement.impose import impose
 from ..placement.place import Placement, place
+from ..placement.results import base_of
 from ..placement.sizes import share_of
 from ..placement.state import Flow
 from ..placement.typed import cut_in, factors_in
@@ -103,7 +103,7 @@ class Counter:
 
     def work(self) -> Work:
         read = ((value, self._on_positions(node, value)) for node in self.nodes for value in self._saved(node))
-        saved = dict.fromkeys((_base(value), on_positions) for value, on_positions in read)
+        saved = dict.fromkeys((base_of(value), on_positions) for value, on_positions in read)
         kept = [self._bytes(node) * self._part(on) for node, on in saved if self._counts(node)]
         return Work(
             flops=self.all_flops(),
@@ -269,12 +269,3 @@ def _needed(place: int, fact: Fact) -> Iterable[torch.fx.Node]:
     """The operands that the gradient of one operand reads: those it is not jointly linear with."""
     together = max((group for group in fact.linear if place in group), key=len, default=frozenset())
     return [operand for i, operand in enumerate(fact.operands) if i not in together]
-
-
-def _base(node: torch.fx.Node) -> torch.fx.Node:
-    """What a value is a view or an entry of."""
-    while (
-        node.op == "call_function" and node.all_input_nodes and (may_be_view(node) or node.target is operator.getitem)
-    ):
-        node = node.all_input_nodes[0]
-    return node

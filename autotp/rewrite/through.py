@@ -51,13 +51,13 @@ def go_through_results(graph: torch.fx.Graph) -> None:
 def _go_through(result: torch.fx.Node) -> None:
     value, graph = result.args[0], result.graph
     assert isinstance(value, torch.fx.Node)
-    others = [user for user in value.users if user is not result]
-    if not others or (len(result.users) > 1 and transition_of(result).does == "gather"):
+    others, transition = [user for user in value.users if user is not result], transition_of(result)
+    if not others:
         return
-    if (
-        transition_of(result).does == "gather"
-    ):  # when it is read, and not here: a whole tensor is none that a part can be of
-        result.target = function_of(replace(transition_of(result), does="defer"))
+    if transition.does == "gather":  # when it is read, and not here: a whole tensor is none that a part can be of
+        if len(result.users) > 1 or transition.summed:
+            return
+        result.target = function_of(replace(transition, does="defer"))
     value.append(result)
     with graph.inserting_after(result):
         part = graph.call_function(own_part, (result, value))

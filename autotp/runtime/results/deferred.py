@@ -41,12 +41,13 @@ class Deferred(Policy):
         return deferred(gradient, self.ranks, self.cuts)
 
     def on_part(self, func: Any, args: Any) -> Any:
-        """The sum of two gradients: a whole one is sliced, so that the sum is cut."""
+        """The sum of two; a whole one is sliced, so that the sum is cut."""
         if func is not aten.add.Tensor or len(args) != 2 or not isinstance(args[1], torch.Tensor):
             return NotImplemented
         if args[0].shape != args[1].shape or args[0].dtype != args[1].dtype or any(map(_is_whole, args)):
             return NotImplemented
         one, other = (each.local if self._is_cut(each) else self._own(each) for each in args)
+        self.ranks.note_computed()
         return CutResult.of(one + other, args[0].shape, Deferred(self.ranks, self.cuts))
 
     def _own(self, whole: torch.Tensor) -> torch.Tensor:
