@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -122,51 +123,57 @@ def agree(planned: Mapping[str, int], counted: Mapping[str, int], joined: Mappin
 
 def compare(
     true: Mapping[str, torch.Tensor],
-    ranks: Sequence[Mapping[str, torch.Tensor | None]],
+    found: Mapping[str, torch.Tensor | None],
     scale: Mapping[str, torch.Tensor],
     call: str,
 ) -> tuple[Difference, ...]:
-    """What differs in the tensors of one call on any rank; relative to the largest of `scale` where the true one vanishes."""
+    """What differs in the tensors of one call; relative to the largest of `scale` where the true one vanishes."""
     largest = max(map(_size, scale.values()), default=0.0)
-    found = []
+    differences = []
     for name, tensor in true.items():
         own = _size(tensor)
         unit = own if own > TOLERANCE * largest else largest
-        found.append(Difference(name, _largest(tensor, [rank.get(name) for rank in ranks]) / (unit or 1.0), call))
-    return tuple(found)
+        differences.append(Difference(name, _largest(tensor, found.get(name)) / (unit or 1.0), call))
+    return tuple(differences)
 
 
-def worst_of(calls: Sequence[Sequence[Difference]]) -> tuple[Difference, ...]:
-    """The largest difference of every tensor in any call; what is no number is larger than any."""
+def worst_of(groups: Sequence[Sequence[Difference]]) -> tuple[Difference, ...]:
+    """The largest difference of every tensor in any call or on any rank; what is no number is larger than any."""
     found: dict[str, Difference] = {}
-    for difference in (difference for call in calls for difference in call):
+    for difference in (difference for group in groups for difference in group):
         known = found.get(difference.name)
         if known is None or not difference.error <= known.error:
             found[difference.name] = difference
     return tuple(found.values())
 
 
-def _largest(true: torch.Tensor, found: Sequence[torch.Tensor | None]) -> float:
-    """The largest absolute difference; infinite where a tensor is missing or is not a number where the true one is."""
-    if any(tensor is None for tensor in found):
+def _largest(true: torch.Tensor, found: torch.Tensor | None) -> float:
+    """The largest absolute difference; infinite where the tensor is missing or is not a number where the true one is."""
+    if found is None or true.shape != found.shape:
         return float("inf")
-    true = _numbers(true)
-    differences = [_difference(true, _numbers(tensor)) for tensor in found if tensor is not None]
-    return max(differences, default=0.0)
-
-
-def _difference(true: torch.Tensor, found: torch.Tensor) -> float:
-    if true.shape != found.shape:
-        return float("inf")
-    difference = (found - true).abs().masked_fill(found == true, 0)  # infinities that are equal differ by none
-    return float(difference.nan_to_num(nan=float("inf")).max()) if difference.numel() else 0.0
-
-
-def _numbers(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.int() if tensor.dtype == torch.bool else tensor
+    true, found = _numbers(true), _numbers(found)
+    difference = found - true
+    if math.isfinite(largest := _norm(difference)):
+        return largest
+    difference = difference.abs().masked_fill(found == true, 0)  # infinities that are equal differ by none
+    return float(difference.nan_to_num(nan=float("inf")).max())
 
 
 def _size(tensor: torch.Tensor) -> float:
     """The largest absolute entry, infinities aside."""
-    sizes = _numbers(tensor).abs()
-    return float(sizes.masked_fill(sizes.isinf(), 0).max()) if sizes.numel() else 0.0
+    tensor = _numbers(tensor)
+    if math.isfinite(largest := _norm(tensor)):
+        return largest
+    sizes = tensor.abs()
+    return float(sizes.masked_fill(sizes.isinf(), 0).max())
+
+
+def _norm(tensor: torch.Tensor) -> float:
+    """The largest absolute entry; without one, 0."""
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        tensor = tensor.double()
+    return float(torch.linalg.vector_norm(tensor, float("inf"))) if tensor.numel() else 0.0
+
+
+def _numbers(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.int() if tensor.dtype == torch.bool else tensor

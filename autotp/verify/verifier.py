@@ -34,7 +34,7 @@ from .calls import Call, UnsuitableError, drawing_nothing, larger_call, real_cal
 from .copies import OnlyCopies, copied
 from .counts import Expected, called_units, name_of
 from .float64 import Float64
-from .report import CallReport, Report, compare, worst_of
+from .report import CallReport, Difference, Report, compare, worst_of
 from .runs import Run, called, wanting_gradients
 
 MSG_DENSE = "{kind} itself, not cut, fails on the inputs it is verified with ({error}); give others as example"
@@ -136,9 +136,10 @@ class Verifier:
     def _report(self, tp: int, plan: Plan) -> Report:
         compilers = self.compilers(plan)
 
-        def rank_run(ranks: Ranks) -> list[Any]:
+        def rank_run(ranks: Ranks) -> list[Compared]:
             parallel = apply_plan(copied(self.dense), plan, ranks, compilers)
-            return [self.parallel_run(parallel, run.call, ranks) for run in self.runs]
+            # Compared at once: the whole gradients of every call and rank together may be far larger than the model.
+            return [_compared(run, self.parallel_run(parallel, run.call, ranks)) for run in self.runs]
 
         with doing(f"comparing {tp} simulated ranks with the dense model"):
             ranks = simulate(tp, rank_run)
@@ -181,13 +182,30 @@ class RankRun:
     log: CollectiveLog
 
 
-def _call_report(run: Run, expected: Expected, ranks: Sequence[RankRun]) -> CallReport:
+@dataclass(frozen=True)
+class Compared:
+    """How far one rank is from the dense model in one call, and the collectives that it ran."""
+
+    outputs: tuple[Difference, ...]
+    gradients: tuple[Difference, ...]
+    log: CollectiveLog
+
+
+def _compared(run: Run, rank: RankRun) -> Compared:
+    return Compared(
+        outputs=compare(run.outputs, rank.outputs, {}, run.call.name),
+        gradients=compare(run.gradients, rank.gradients, run.gradients, run.call.name),
+        log=rank.log,
+    )
+
+
+def _call_report(run: Run, expected: Expected, ranks: Sequence[Compared]) -> CallReport:
     """One call of the dense model beside that of every rank: outputs, gradients, and the collectives of the first one."""
     counts = expected.of(run.calls, ranks[0].log)
     return CallReport(
         name=run.call.name,
-        outputs=compare(run.outputs, [rank.outputs for rank in ranks], {}, run.call.name),
-        gradients=compare(run.gradients, [rank.gradients for rank in ranks], run.gradients, run.call.name),
+        outputs=worst_of([rank.outputs for rank in ranks]),
+        gradients=worst_of([rank.gradients for rank in ranks]),
         planned=counts.planned,
         counted=counts.counted,
         joined=counts.joined,

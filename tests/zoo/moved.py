@@ -35,7 +35,7 @@ def moved(verifier: Verifier) -> dict[str, float]:
             with OnlyCopies(*verifier.only_copies.models):
                 outputs, gradients = called(dense, call, verifier.seed, verifier.paths)
             for true, own in ((run.outputs, outputs), (run.gradients, gradients)):
-                for difference in compare(true, [own], true if own is gradients else {}, call.name):
+                for difference in compare(true, own, true if own is gradients else {}, call.name):
                     found[difference.name] = max(found.get(difference.name, 0.0), difference.error)
     return found
 
