@@ -66,10 +66,10 @@ def _clone(module: nn.Module, tensor: Any, attribute: Any, stop: Any, memo: dict
     for name, value in vars(twin).items():
         if isinstance(value, torch.Tensor):
             twin.__dict__[name] = attribute(value)
-    parameters: dict[str, Any] = {n: p if p is None else tensor(p) for n, p in module._parameters.items()}
-    twin._parameters = parameters
-    twin._buffers = OrderedDict((n, b if b is None else tensor(b)) for n, b in module._buffers.items())
-    twin._modules = OrderedDict(
+    # In its dict: a module looks at everything that is set on it, and there are many of them.
+    twin.__dict__["_parameters"] = {n: p if p is None else tensor(p) for n, p in module._parameters.items()}
+    twin.__dict__["_buffers"] = OrderedDict((n, b if b is None else tensor(b)) for n, b in module._buffers.items())
+    twin.__dict__["_modules"] = OrderedDict(
         (n, m if m is None else _clone(m, tensor, attribute, stop, memo)) for n, m in module._modules.items()
     )
     return twin

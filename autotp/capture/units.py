@@ -51,7 +51,7 @@ def find_units(model: nn.Module, split: frozenset[str] = frozenset()) -> tuple[U
 
 def has_matrix(module: nn.Module) -> bool:
     """Returns if a module owns, itself or below, a parameter of two or more dims."""
-    return bool(_matrices(module))
+    return any(parameter.dim() >= 2 for parameter in module.parameters())
 
 
 def _blocks(module: nn.Module, path: str, split: frozenset[str]) -> Iterator[list[str]]:
@@ -77,26 +77,27 @@ def _rows(module: nn.Module) -> list[dict[str, str]]:
     without matrices. Nothing if there is anything else."""
     rows, blocks = [], list[nn.Module]()
     for name, element in module.named_children():
-        row = dict(_leaves(element, ""))
-        if not all(_is_block(leaf) or (place and not has_matrix(leaf)) for place, leaf in row.items()):
-            return []
-        rows.append({place: _join(name, place) if place else name for place, leaf in row.items() if _is_block(leaf)})
-        blocks.extend(filter(_is_block, row.values()))
+        row = {}
+        for place, leaf in _leaves(element, ""):
+            if _is_block(leaf):
+                row[place] = _join(name, place) if place else name
+                blocks.append(leaf)
+            elif not place or has_matrix(leaf):
+                return []
+        rows.append(row)
     return rows if any(rows) and _are_apart(blocks) else []
 
 
 def _are_apart(blocks: Sequence[nn.Module]) -> bool:
     """Returns if blocks are of use one by one: there are two matrices to cut along one dimension in each, or others like it."""
-    alike = Counter(map(_sizes, blocks))
-    return all(len(_matrices(block)) > 1 or alike[_sizes(block)] > 1 for block in blocks)
+    sizes = list(map(_sizes, blocks))
+    alike = Counter(sizes)
+    return all(len(matrices) > 1 or alike[kind, matrices] > 1 for kind, matrices in sizes)
 
 
-def _matrices(module: nn.Module) -> list[nn.Parameter]:
-    return [parameter for parameter in module.parameters() if parameter.dim() >= 2]
-
-
-def _sizes(module: nn.Module) -> tuple[Any, ...]:
-    return type(module), *(matrix.shape for matrix in _matrices(module))
+def _sizes(module: nn.Module) -> tuple[type, tuple[torch.Size, ...]]:
+    """The class of a block, and the sizes of its matrices."""
+    return type(module), tuple(parameter.shape for parameter in module.parameters() if parameter.dim() >= 2)
 
 
 def _leaves(module: nn.Module, place: str) -> Iterator[tuple[str, nn.Module]]:

@@ -117,7 +117,7 @@ def test_what_a_decorator_of_torch_s_runs_is_looked_up_again() -> None:
 class Entered:
     """Notes which functions begin."""
 
-    keeping = frozenset[types.CodeType]()
+    keeping, lenient = frozenset[types.CodeType](), False
 
     def __init__(self) -> None:
         self.names: list[str] = []

@@ -6,6 +6,7 @@ torch's own Python is left out, but for its modules, which read a model's state 
 from __future__ import annotations
 
 import abc
+import functools
 import importlib
 import os
 import sys
@@ -35,7 +36,8 @@ def _inside(*folders: Path | str) -> tuple[str, ...]:
 # With torch comes what writes its code; what it computes sizes with is its own, too.
 OWN = _inside(Path(__file__).parents[2])
 _MACHINERY = OWN + _inside(_TORCH, *(_TORCH.parent / n for n in ("torchgen", "sympy", "mpmath")))
-_MODULES = _inside(_TORCH / "nn" / "modules", _TORCH / "nn" / "utils")
+_OF_MODULES = _inside(_TORCH / "nn" / "modules")
+_MODULES = _OF_MODULES + _inside(_TORCH / "nn" / "utils")
 _REPORTING = frozenset(str(sys.modules[name].__file__) for name in ("logging", "warnings"))
 _LIBRARY = _inside(sysconfig.get_path("stdlib"))
 # What torch is written with, and models may be as well.
@@ -43,7 +45,9 @@ _TOOLS = (*_inside(_TORCH.parent / "numpy", _TORCH.parent / "networkx"), str(_TO
 
 
 class Observer(Protocol):
-    """Whoever is told of what runs."""
+    """Whoever is told of what runs. One that is `lenient` hears nothing of how torch's own modules do what they do."""
+
+    lenient: bool
 
     def enter(self, frame: types.FrameType) -> None:
         """A function begins."""
@@ -96,6 +100,12 @@ def is_observed(frame: types.FrameType | None) -> bool:
             return side == "model"
         frame = _caller(frame)
     return False
+
+
+@functools.cache
+def is_of_torch_modules(file: str) -> bool:
+    """Returns if a file's code is that of torch's own modules. All that it writes is in the modules themselves."""
+    return file.startswith(_OF_MODULES)
 
 
 def is_read_by_torch(frame: types.FrameType | None) -> bool:
@@ -194,6 +204,8 @@ class Tracing(TorchFunctionMode):
     def _enter(self, frame: types.FrameType, event: str, argument: Any) -> Any:
         code = frame.f_code
         if _sides.get(code.co_filename) == "machinery":  # most of what runs
+            return None
+        if self.observer.lenient and is_of_torch_modules(code.co_filename):
             return None
         if (code in _ENVIRONMENT or code is IMPORTS) and is_observed(frame.f_back):
             self.observer.ask(frame)

@@ -38,8 +38,9 @@ class Notes:
         self.parts: dict[int, tuple[nn.Module, str]] = {}
         # Lists and the like in which parameters of the unit have others in their place.
         self.held: frozenset[int] = frozenset()
+        inside = dict(live.named_modules(remove_duplicate=False))
         for path, part in twin.named_modules():
-            own = live.get_submodule(path)
+            own = inside[path]
             source = self._part_source(path)
             self.known[id(part)] = part, source
             self.parts[id(part)] = own, path

@@ -17,11 +17,12 @@ from .frames import is_observed
 from .source import MISSING
 
 _OF_NUMBERS = "_wrapped_number"  # torch's operators mark numbers that they have made tensors of
-_ACCESS = ("__getattr__", "__setattr__")
 
 
 class Listener(Protocol):
-    """Whoever is told."""
+    """Whoever is told. One that is `lenient` does not hear of what is set."""
+
+    lenient: bool
 
     def asked(self, tensor: torch.Tensor, name: str) -> Any:
         """The attribute of the tensor that one stands for, MISSING if that has none."""
@@ -34,7 +35,7 @@ class Listener(Protocol):
 def telling(listener: Listener, thread: int) -> Iterator[None]:
     """Inside, what runs in one thread tells a listener."""
     kind: Any = torch.Tensor
-    original, before = kind.__setattr__, {name: vars(kind)[name] for name in _ACCESS if name in vars(kind)}
+    original = kind.__setattr__
 
     def is_asked(tensor: torch.Tensor, name: str) -> bool:
         """Returns if the model's code is what reads or sets a name of a tensor. Those of a class of its own have attributes."""
@@ -53,11 +54,14 @@ def telling(listener: Listener, thread: int) -> Iterator[None]:
             listener.set(name)
         original(tensor, name, value)
 
-    kind.__getattr__, kind.__setattr__ = missing, give
+    access = {"__getattr__": missing} if listener.lenient else {"__getattr__": missing, "__setattr__": give}
+    before = {name: vars(kind)[name] for name in access if name in vars(kind)}
+    for name, function in access.items():
+        setattr(kind, name, function)
     try:
         yield
     finally:
-        for name in _ACCESS:
+        for name in access:
             if name in before:
                 setattr(kind, name, before[name])
             else:
