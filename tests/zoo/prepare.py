@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from transformers import PretrainedConfig, PreTrainedModel
 
@@ -51,11 +52,22 @@ def prepared(kind: Kind) -> tuple[nn.Module, list[Example]]:
 
 def _of_library(kind: Kind) -> tuple[nn.Module, list[Example]]:
     torch.manual_seed(0)
-    given = cases(kind.head)[kind.name]()
+    with _Zeros():
+        given = cases(kind.head)[kind.name]()
     model = with_noise(given.model.eval())
     for example in given.calls:
         _check(model, example)
     return model, given.calls
+
+
+class _Zeros(TorchFunctionMode):
+    """What is made without values is zero: some weights stay as they were made, and memory may hold anything."""
+
+    EMPTY = frozenset({torch.empty, torch.empty_like, torch.Tensor.new_empty})
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        return made.zero_() if func in self.EMPTY else made
 
 
 def _configs(kind: Kind) -> Iterator[PretrainedConfig]:
