@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -15,6 +15,7 @@ from .opaque import Path, follow
 
 # The sizes for which alone a program holds, with None where it holds for any.
 Shapes: TypeAlias = tuple[tuple[int | None, ...], ...]
+Own: TypeAlias = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 
 
 def call_opaque(
@@ -24,18 +25,18 @@ def call_opaque(
     return _tensors(type(handle).__name__, follow(handle, path, ())(*args, **kwargs), shapes)
 
 
-def read_opaque(handle: Any, path: Path, shapes: Shapes) -> list[torch.Tensor]:
+def read_opaque(handle: Any, path: Path, shapes: Shapes, own: Own | None = None) -> list[torch.Tensor]:
     """Read a value from a handle; returns its tensors. Raises TraceError for other shapes, and if one needs a gradient."""
-    tensors = read_differentiable(handle, path, shapes)
+    tensors = read_differentiable(handle, path, shapes, own)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         # Who put it there could not be told to expect parts of a gradient.
         raise TraceError(f"a value read from a {type(handle).__name__} needs a gradient; detach what is kept there")
     return tensors
 
 
-def read_differentiable(handle: Any, path: Path, shapes: Shapes) -> list[torch.Tensor]:
-    """Read a value that may need a gradient. Raises TraceError for other shapes."""
-    return _tensors(type(handle).__name__, follow(handle, path, ()), shapes)
+def read_differentiable(handle: Any, path: Path, shapes: Shapes, own: Own | None = None) -> list[torch.Tensor]:
+    """Read a value that may need a gradient; `own` gives this rank's parts of its tensors. Raises TraceError for other shapes."""
+    return _tensors(type(handle).__name__, follow(handle, path, ()), shapes, own)
 
 
 def read_number(handle: Any, path: Path) -> int:
@@ -77,13 +78,14 @@ torch.fx.node.has_side_effect(call_opaque)
 torch.fx.node.has_side_effect(check_opaque)
 
 
-def _tensors(giver: str, result: Any, shapes: Shapes) -> list[torch.Tensor]:
+def _tensors(giver: str, result: Any, shapes: Shapes, own: Own | None = None) -> list[torch.Tensor]:
     plain = type(result) is tuple and set(map(type, result)) == {torch.Tensor}
     # pytree takes longer to say so
     tensors = list(result) if plain else [t for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor)]
+    tensors = tensors if own is None else own(tensors)
     for tensor, shape in zip(tensors, shapes, strict=True):
-        for own, size in zip(tensor.shape, shape, strict=True):
-            if own != size and (size is not None or not own):
+        for found, size in zip(tensor.shape, shape, strict=True):
+            if found != size and (size is not None or not found):
                 check_shapes(giver, tensors, shapes)
                 raise TraceError(f"a {giver} gave an empty value to a program for one that has something in it")
     return tensors

@@ -68,8 +68,9 @@ class Handles:
         return stand_in(self, len(self._copies) - 1, (), self._copies[-1])
 
     def _whole(self, tensor: torch.Tensor) -> torch.Tensor:
-        whole = self.widths.whole(tuple(tensor.shape))
-        if whole == tuple(tensor.shape):
+        own = tuple(tensor.shape)
+        whole = own if getattr(tensor, "autotp_is_whole", False) else self.widths.whole(own)
+        if whole == own:
             return self.symbols.tensor(tensor).requires_grad_(tensor.requires_grad)
         with self.symbols.mode, torch.no_grad():
             empty = torch.empty(whole, dtype=tensor.dtype, device=tensor.device)

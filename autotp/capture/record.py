@@ -26,7 +26,7 @@ from .functions import FunctionRules, opaque_functions
 from .grouped import GroupedProducts
 from .instances import opened
 from .opaque import copy_opaque, tensors_of
-from .recorded import Arguments, Sizes, as_it_is_now, sizes_of, wanting_gradients_too
+from .recorded import Arguments, Sizes, as_it_is_now, sizes_of, values_like, wanting_gradients_too
 from .symbols import Symbols, as_parameter
 from .units import Unit
 
@@ -95,12 +95,14 @@ def record(
     """
     functions = functions or {}
 
-    def run(real: bool = False, guess: bool | None = None) -> Recording:
-        return _Recorder(model, units, functions, given, taken, real=real, guess=guess).run(args, kwargs)
+    def run(real: bool = False, guess: bool | None = None, every: bool = False) -> Recording:
+        return _Recorder(model, units, functions, given, taken, real=real, guess=guess, every=every).run(args, kwargs)
 
     try:
         return run()
     except Exception as error:
+        with suppress(Exception):  # what a unit leaves in an object, another one's result does not bring there
+            return run(every=True)
         reason = f"the model cannot run on fake tensors: {_first_line(error)}"
         real = not any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
         try:
@@ -130,7 +132,9 @@ class _Recorder:
         *,
         real: bool = False,
         guess: bool | None = None,
+        every: bool = False,
     ) -> None:
+        self.every = every  # unit computes its own results
         self.functions, self.given, self.taken = functions, given, taken
         self.recording, self.real, self.depth = Recording(), real, 0
         device = next((p.device for p in model.parameters() if p.device.type != "meta"), None)
@@ -187,7 +191,7 @@ class _Recorder:
                         self.recording.resized[unit.path] = as_it_is_now(args, kwargs)
                 elif call not in self.results:
                     self.recording.calls[unit.shape], self.sizes[unit.shape] = as_it_is_now(args, kwargs), call[1]
-            if call in self.results:
+            if call in self.results and not self.every:
                 return self.given(unit.shape, self._again(self.results[call], leaves))
             with self._inside():
                 try:
@@ -241,7 +245,7 @@ class _Recorder:
 
     def _fake(self, tensor: torch.Tensor) -> torch.Tensor:
         if id(tensor) not in self.fakes:
-            fake = _values_like(tensor, self.symbols.device) if self.real else self.symbols.tensor(tensor)
+            fake = values_like(tensor, self.symbols.device) if self.real else self.symbols.tensor(tensor)
             if isinstance(tensor, nn.Parameter):  # frozen or not may change, a plan stays
                 fake = nn.Parameter(fake, requires_grad=False) if self.real else as_parameter(fake)
                 fake.requires_grad_(fake.is_floating_point())
@@ -281,13 +285,6 @@ class _Recorder:
             unread = frozenset(i for i, tensor in enumerate(tensors) if id(tensor) not in self.read)
             self.recording.unread[shape] = self.recording.unread.get(shape, unread) & unread
         return self.recording
-
-
-def _values_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Values that the run may change: a parameter's own, which it does not; of an input without data, small numbers."""
-    if tensor.is_meta and not isinstance(tensor, nn.Parameter):
-        return (torch.arange(tensor.numel(), device=device) % 7).reshape(tensor.shape).to(tensor.dtype)
-    return tensor.detach() if isinstance(tensor, nn.Parameter) else tensor.detach().clone()
 
 
 def _scales(name: str, args: tuple[Any, ...], kwargs: Any) -> bool:

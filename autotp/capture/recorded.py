@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any, TypeAlias
 
 import torch
+from torch import nn
 from torch.utils import _pytree as pytree
 
 from ..errors import TraceError
@@ -56,3 +57,10 @@ def wanting_gradients_too(known: Arguments, other: Arguments) -> Arguments:
 def _wants_alone(leaf: Any, same: Any) -> bool:
     both = isinstance(leaf, torch.Tensor) and isinstance(same, torch.Tensor) and leaf.dim() == same.dim()
     return both and same.requires_grad and not leaf.requires_grad
+
+
+def values_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Values that the run may change: a parameter's own, which it does not; of an input without data, small numbers."""
+    if tensor.is_meta and not isinstance(tensor, nn.Parameter):
+        return (torch.arange(tensor.numel(), device=device) % 7).reshape(tensor.shape).to(tensor.dtype)
+    return tensor.detach() if isinstance(tensor, nn.Parameter) else tensor.detach().clone()

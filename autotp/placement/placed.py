@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 
 from ..axes.facts import Fact
-from .transition import Joined, Transition
+from .transition import CutDim, Joined, Transition
 
 _KEY = "placed"
 
@@ -24,6 +24,7 @@ class Placed:
         joined: what one call does for several such nodes, which hand on its results; None for every other.
         together: of a node between values, the others that are sent in the same call.
         marks: of what collects a value, the marker that it takes the place of.
+        cuts: of what puts values into an object, or reads some there, how each is cut.
         made: why there is an operator that the model does not have. stands_for: the operator whose place it takes.
     """
 
@@ -33,6 +34,7 @@ class Placed:
     joined: Joined | None = None
     together: tuple[torch.fx.Node, ...] = ()
     marks: str = ""
+    cuts: tuple[tuple[CutDim, ...], ...] = ()
     made: str = ""
     stands_for: str = ""
 

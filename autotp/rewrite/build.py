@@ -26,6 +26,7 @@ from .layers import Work, call_layers, keep_paddings_zero, mask_lookups, paramet
 from .localise import localise
 from .opaque import expect_local_shapes, pass_gradients
 from .picks import pick_local_parts
+from .put import note_cuts, put_wholes
 from .through import go_through_results
 
 _NUMBER_OF_DEVICE = re.compile(r"(device\(type='\w+'), index=\d+\)")
@@ -77,11 +78,12 @@ def build(
     first = next(iter(graph.nodes))
     with graph.inserting_before(first):
         ranks = graph.placeholder("ranks")
+    note_cuts(placement)
     insert_steps(placement, ranks)
     certify(graph, placement.contract)
     localise(placement)
     expect_local_shapes(placement)
-    pass_gradients(placement)
+    pass_gradients(graph)
     draw_apart(placement, ranks)
     call_layers(graph, layouts, layers or {})
     mask_lookups(graph, layouts, ranks)
@@ -95,6 +97,7 @@ def build(
     certify(graph, placement.contract)
     final = directly(graph)
     go_through_results(final)
+    put_wholes(final)
     code, run = compile_graph(final, name)
     cut = placement.sequence.number if placement.sequence is not None else None
     return Program(graph, code, run, values, layouts, cut, sends)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import torch
+
 from ..axes.annotation import annotation
 from ..axes.layout import Layout, layout_of
-from ..axes.term import Dims, axes_of_dims
+from ..axes.term import Dims
 from ..capture.calls import call_opaque, read_differentiable, read_opaque
 from ..placement.place import Placement
-from ..placement.typed import factors_in
 
 
 def expect_local_shapes(placement: Placement) -> None:
@@ -19,7 +20,7 @@ def expect_local_shapes(placement: Placement) -> None:
     for node in [node for node in placement.typed.graph.nodes if annotation(node).opaque is not None]:
         *others, shapes = node.args
         if node in facts:
-            held = [_layouts(placement, dims, flow.held[node]) for dims in facts[node].outputs]
+            held = [layouts_of(placement, dims, flow.held[node]) for dims in facts[node].outputs]
             shapes = tuple(
                 tuple(None if size is None else layout.local_size for size, layout in zip(shape, own, strict=True))
                 for shape, own in zip(shapes, held, strict=True)
@@ -27,16 +28,11 @@ def expect_local_shapes(placement: Placement) -> None:
         node.args = (*others, shapes)
 
 
-def pass_gradients(placement: Placement) -> None:
-    """Let a value that is read from an object have a gradient where each of its numbers is on one rank: then it is no sum of
-    the ranks', neither here nor where the value was made, by a call of this unit."""
-    facts, flow = placement.typed.facts, placement.flow
-    used = frozenset(factor for cut in flow.cuts.values() for factor in cut.over)
-    for node in [node for node in placement.typed.graph.nodes if node.target is read_opaque and node in facts]:
-        if not annotation(node).gradient or len(facts[node].outputs) != 1:
-            continue
-        held = factors_in(axes_of_dims(facts[node].dims) & flow.held[node], flow.cuts)
-        if frozenset(held) == used:
+def pass_gradients(graph: torch.fx.Graph) -> None:
+    """Let a value that is read from an object have a gradient where the trace knows that it may: then placement sums that over
+    the ranks, where it is a sum of theirs, as it does for what is given."""
+    for node in graph.find_nodes(op="call_function", target=read_opaque):
+        if annotation(node).gradient:
             node.target = read_differentiable
 
 
@@ -47,12 +43,13 @@ def slices_given(placement: Placement) -> Iterable[tuple[tuple[int, ...], tuple[
         for operand in facts[node].operands:
             axes = flow.held[operand] | flow.use(node, operand).take
             whole = tuple(map(_hint, operand.meta["val"].shape))
-            layouts = _layouts(placement, facts[operand].dims, axes)
+            layouts = layouts_of(placement, facts[operand].dims, axes)
             scale = [(layout.local_size, layout.size) for layout in layouts]
             yield tuple(size * local // full for size, (local, full) in zip(whole, scale, strict=True)), whole
 
 
-def _layouts(placement: Placement, dims: Dims, axes: Iterable[Any]) -> list[Layout]:
+def layouts_of(placement: Placement, dims: Dims, axes: Iterable[Any]) -> list[Layout]:
+    """The layouts of a value's dims where it is cut along some axes."""
     cuts = {axis: placement.flow.cuts[axis] for axis in axes}
     return [layout_of(term, cuts) for term in dims]
 

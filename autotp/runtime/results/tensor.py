@@ -77,6 +77,7 @@ class CutResult(torch.Tensor):
     way: Way
     _read: torch.Tensor | None
     goes_on = False  # whether its unit computes with it, too
+    autotp_is_whole = True  # what it says of itself is true of a whole
 
     @staticmethod
     def of(local: torch.Tensor, shape: Sequence[int], policy: Policy) -> CutResult:
