@@ -20,12 +20,13 @@ from ..capture.opaque import Path
 from ..errors import TraceError
 from ..placement.place import Placement
 from ..placement.placed import placed_as, say
-from ..placement.transition import CutDim
+from ..placement.transition import CutDim, Transition
 from ..placement.typed import factors_in
 from ..runtime.collectives.single import slice_to_rank
 from ..runtime.groups.ranks import Ranks
-from ..runtime.results.deferred import Deferred, deferred
+from ..runtime.results.deferred import Deferred
 from ..runtime.results.tensor import CutResult, closed, part_of
+from .functions import function_of
 from .opaque import layouts_of
 
 _SETS = frozenset({"opaque.__setattr__", "opaque.__setitem__"})
@@ -73,12 +74,15 @@ def put_wholes(graph: torch.fx.Graph) -> None:
 
 
 def _standing(dims: Sequence[CutDim]) -> Callable[..., torch.Tensor]:
-    def stand(value: torch.Tensor, ranks: Any) -> torch.Tensor:
-        if torch.compiler.is_dynamo_compiling():
-            return value  # a compiled graph knows no lazy values
-        for _ in dims:  # of which each may be gathered, by whoever reads it
-            ranks.note_computed()
-        return deferred(value, ranks, dims)
+    defer = function_of(
+        Transition("defer", ordered(frozenset(factor for _, _, over in dims for factor in over)), dims=tuple(dims))
+    )
+
+    def stand(value: torch.Tensor, ranks: Ranks) -> torch.Tensor:
+        if not torch.compiler.is_dynamo_compiling():
+            for _ in dims:  # of which each may be gathered, by whoever reads it
+                ranks.note_computed()
+        return defer(value, ranks)
 
     return stand
 
@@ -87,8 +91,6 @@ def _reading(
     target: Callable[..., list[torch.Tensor]], cuts: Sequence[Sequence[CutDim]], is_written: bool
 ) -> Callable[..., list[torch.Tensor]]:
     def read(handle: Any, path: Path, shapes: Shapes, ranks: Ranks) -> list[torch.Tensor]:
-        if torch.compiler.is_dynamo_compiling():
-            return target(handle, path, shapes)
         reader = _Reader(type(handle).__name__, ranks, is_written)
         return target(handle, path, shapes, lambda values: list(map(reader.part, values, cuts)))
 

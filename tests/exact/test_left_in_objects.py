@@ -6,7 +6,6 @@ import copy
 import types
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -291,16 +290,31 @@ def test_what_is_written_into_is_right(use: Callable[..., torch.Tensor], tp: int
         equals_dense(Net(Writes, use, True), steps, words(4), tp)
 
 
-def on_gloo(tmp_path: Path) -> list[float]:
+@torch.no_grad()
+def written(model: nn.Module) -> list[torch.Tensor]:
+    return [closed(each).clone() for length in (4, 7) for each in model(words(length, length))]
+
+
+def on_processes() -> list[tuple[str, float]]:
     found = []
-    for kind in (InAttribute, InPair, OfTheFirst):
-        model = Net(kind, between, True)
-        true = steps(copy.deepcopy(model))
-        own = steps(autotp.parallelize(model, example=(words(4),)))
-        found.append(max(float((one - other).abs().max()) for one, other in zip(own, true, strict=True)))
+
+    def compare(name: str, own: list[torch.Tensor], true: list[torch.Tensor]) -> None:
+        found.append((name, max(float((one - other).abs().max()) for one, other in zip(own, true, strict=True))))
+
+    for kind in (InPair, OfTheFirst, ByProperty):
+        dense = Net(kind, between, True)
+        model = autotp.parallelize(copy.deepcopy(dense), example=(words(4),))
+        compare(kind.__name__, steps(model), steps(copy.deepcopy(dense)))
+        compare(f"{kind.__name__} compiled", written(torch.compile(model, backend="eager")), written(dense))  # type: ignore[arg-type]
+    dense = Decoder()
+    model = autotp.parallelize(copy.deepcopy(dense), example=(words(4),))
+    for reordered in (False, True):
+        true = decoded(dense, reordered)
+        compare(f"decoding {reordered}", decoded(model, reordered), true)
+        compare(f"compiled decoding {reordered}", decoded(torch.compile(model, backend="eager"), reordered), true)  # type: ignore[arg-type]
     return found
 
 
-def test_on_two_ranks(tmp_path: Path) -> None:
-    for errors in run_ranks(on_gloo, 2, tmp_path):
-        assert max(errors) < LIMIT
+def test_on_three_ranks_also_compiled() -> None:
+    for errors in run_ranks(on_processes, 3):
+        assert {name: error for name, error in errors if not error < LIMIT} == {}
