@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 import traceback
@@ -24,7 +23,7 @@ from autotp.runtime.groups.ranks import Ranks
 from autotp.runtime.groups.simulate import simulate
 from autotp.verify import Difference, Float64, Verifier
 from autotp.verify.calls import Call
-from autotp.verify.copies import OnlyCopies
+from autotp.verify.copies import OnlyCopies, copied
 from autotp.verify.runs import called
 
 from .kinds import Kind
@@ -132,7 +131,7 @@ def _written(verifier: Verifier) -> torch.Tensor | str:
     if not can_generate(verifier.dense) or verifier.dense.main_input_name != "input_ids":
         return "it does not write"
     try:
-        return _write(copy.deepcopy(verifier.dense))
+        return _write(copied(verifier.dense))
     except Exception as error:
         return f"the dense model does not write: {_where(error)}"
 
@@ -169,7 +168,7 @@ def _compare_tokens(verifier: Verifier, plan: Plan, written: torch.Tensor | str)
     compilers = verifier.compilers(plan)
 
     def rank_run(ranks: Ranks) -> torch.Tensor:
-        parallel = apply_plan(copy.deepcopy(verifier.dense), plan, ranks, compilers)
+        parallel = apply_plan(copied(verifier.dense), plan, ranks, compilers)
         with OnlyCopies(*verifier.only_copies.models):  # as it is verified, by the same programs
             return _write(parallel)
 
@@ -192,7 +191,7 @@ def whole_calls(verifier: Verifier, plan: Plan, *, generation: bool) -> dict[str
     for name, call in calls.items():
 
         def rank_run(ranks: Ranks, call: Callable[[Any], Any] = call) -> bool:
-            parallel = apply_plan(copy.deepcopy(verifier.dense), plan, ranks, compilers)
+            parallel = apply_plan(copied(verifier.dense), plan, ranks, compilers)
             with ranks.logging() as log, OnlyCopies(*verifier.only_copies.models):
                 call(parallel)
             return any(sent.phase == "whole" and sent.elements * sent.ranks > least for sent in log.calls)
@@ -213,7 +212,7 @@ def _with_cache(verifier: Verifier, args: Any, kwargs: Any) -> Callable[[Any], A
     """A call that fills a cache: forward alone where the dense model writes over what its own backward would read."""
     both = _calling(verifier, args, kwargs)
     try:
-        both(copy.deepcopy(verifier.dense))
+        both(copied(verifier.dense))
     except RuntimeError:
         return lambda model: _forward(model, args, kwargs)
     return both

@@ -14,11 +14,11 @@ from torch.utils import _pytree as pytree
 
 from autotp.verify import Verifier
 from autotp.verify.calls import Call
-from autotp.verify.copies import OnlyCopies
+from autotp.verify.copies import OnlyCopies, copied
 from autotp.verify.report import compare
 from autotp.verify.runs import called
 
-ROUNDINGS, DRAWS = 1e-15, 4
+ROUNDINGS, DRAWS = 1e-15, 16
 
 
 def moved(verifier: Verifier) -> dict[str, float]:
@@ -27,7 +27,7 @@ def moved(verifier: Verifier) -> dict[str, float]:
     for run in verifier.runs:
         for draw in range(DRAWS):
             generator = torch.Generator().manual_seed(draw)
-            dense, inputs = copy.deepcopy((verifier.dense, run.call.inputs))
+            dense, inputs = copied(verifier.dense), copy.deepcopy(run.call.inputs)
             with torch.no_grad():
                 for parameter in dense.parameters():
                     parameter.copy_(_other(parameter, generator))
