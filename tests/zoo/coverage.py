@@ -22,7 +22,7 @@ most three quarters of its parameters, embeddings included, and gathers no weigh
 kind of call: a forward without a cache and with one, a training step, generation. Where a rank holds more, a plan for the
 **least memory** (`objective="memory"`) is measured in the same way, and what a rank holds of that stands in brackets. A cell is
 empty, and a family is absent, where nothing was measured. A difference above 1e-9 counts as none where the dense model's own
-numbers move as far when its weights and inputs change by a few roundings (norms over the batch of few numbers). Models of other
+numbers move as far, or by a tenth of themselves, when its weights and inputs change by a few roundings. Models of other
 libraries follow, made small in the same way.
 """
 
