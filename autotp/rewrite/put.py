@@ -28,6 +28,7 @@ from ..runtime.results.deferred import Deferred
 from ..runtime.results.tensor import CutResult, closed, part_of
 from .functions import function_of
 from .opaque import layouts_of
+from .through import own_part, written_in
 
 _SETS = frozenset({"opaque.__setattr__", "opaque.__setitem__"})
 _READS = (read_opaque, read_differentiable)
@@ -60,17 +61,38 @@ def _cuts(placement: Placement, dims: Dims, axes: Collection[Any]) -> tuple[CutD
 def put_wholes(graph: torch.fx.Graph) -> None:
     """Let objects keep what stands for whole values, and read parts of what they keep."""
     ranks = next(node for node in graph.find_nodes(op="placeholder") if node.target == "ranks")
-    written = {shared for node in graph.nodes for shared in (annotation(node).writes or ())}
+    written = written_in(graph)
     for node in list(graph.nodes):
         cuts = placed_as(node).cuts
         if node.target is call_opaque and any(cuts):
             for operand, dims in zip(list(node.all_input_nodes), cuts, strict=True):
                 if dims:
-                    with graph.inserting_before(node):
-                        node.replace_input_with(operand, graph.call_function(_standing(dims), (operand, ranks)))
+                    stand = _standing_for(operand, node, dims, ranks, is_written=operand.name in written)
+                    node.replace_input_with(operand, stand)
         elif node.target in _READS and cuts:
-            node.target = _reading(node.target, cuts, any(user in written for user in node.users))
+            node.target = _reading(node.target, cuts, any(user.name in written for user in node.users))
             node.args = (*node.args, ranks)
+
+
+def _standing_for(
+    value: torch.fx.Node, reader: torch.fx.Node, dims: Sequence[CutDim], ranks: torch.fx.Node, *, is_written: bool
+) -> torch.fx.Node:
+    """What stands for a whole, by way of which the unit goes on, as it does by way of a result: hooks on it are the value's."""
+    if value.target is own_part:
+        result = value.args[0]
+        assert isinstance(result, torch.fx.Node)
+        return result
+    others = [user for user in value.users if user is not reader]
+    with value.graph.inserting_after(value):
+        stand = value.graph.call_function(_standing(dims), (value, ranks))
+    if is_written or not value.meta["val"].is_floating_point():
+        return stand
+    with value.graph.inserting_after(stand):
+        part = value.graph.call_function(own_part, (stand, value))
+    for user in others:
+        user.replace_input_with(value, part)
+    part.meta = dict(value.meta)
+    return stand
 
 
 def _standing(dims: Sequence[CutDim]) -> Callable[..., torch.Tensor]:
@@ -110,7 +132,7 @@ class _Reader:
         if not isinstance(value, CutResult):
             is_whole = bool(dims) and all(value.shape[dim] == layout.size for dim, layout, _ in dims)
             return self._own(value, dims, has_gradient=False) if is_whole else value
-        if self.is_written and value.is_whole:
+        if self.is_written and value.is_whole and dims:  # of a whole, the memory hears of a write
             raise TraceError(MSG_WRITTEN.format(kind=self.kind))
         is_alike = isinstance(value.policy, Deferred) and tuple(value.policy.cuts) == tuple(dims)
         if is_alike and not value.is_settled:

@@ -290,6 +290,37 @@ def test_what_is_written_into_is_right(use: Callable[..., torch.Tensor], tp: int
         equals_dense(Net(Writes, use, True), steps, words(4), tp)
 
 
+class Hooked(nn.Module):
+    """Values that are left are given, too, are left twice, and have hooks."""
+
+    def __init__(self, kind: type[Mlp]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList(kind() for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        held = Held()
+        for block in self.blocks:
+            result = block(x, held)
+            x = result[0] if isinstance(result, tuple) else result
+            if held.seen.requires_grad:
+                held.seen.register_hook(lambda gradient: gradient * 2)
+        return x, held.seen * 3
+
+
+class Given(Mlp):
+    def forward(self, x: torch.Tensor, held: Held) -> Any:
+        inner = functional.gelu(self.up(x))
+        held.seen = held.named["seen"] = inner
+        return x + self.down(inner), inner
+
+
+@pytest.mark.parametrize("tp", [2, 3])
+@pytest.mark.parametrize("kind", [InAttribute, OfTheFirst, Twice, Given])
+def test_hooks_on_what_is_left_are_the_block_s_too(kind: type[Mlp], tp: int) -> None:
+    equals_dense(Hooked(kind), steps, words(4), tp)
+
+
 @torch.no_grad()
 def written(model: nn.Module) -> list[torch.Tensor]:
     return [closed(each).clone() for length in (4, 7) for each in model(words(length, length))]
