@@ -8,6 +8,8 @@ from typing import Any, cast
 import torch
 
 _KEY = "autotp"
+# What a rule calls the reading of a value from a Python object, and what sets an attribute or an item of one.
+READ, SETS = "opaque.read", frozenset({"opaque.__setattr__", "opaque.__setitem__"})
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import torch
 
 from ..errors import RuleError
-from .annotation import annotation
+from .annotation import READ, annotation
 from .call import Call
 from .facts import Fact
 from .term import ONE, Dims, Product, Term, axis
@@ -125,7 +125,7 @@ def _is_kept(call: Call, node: torch.fx.Node) -> bool:
     while call.fact_of(node).view:
         node = node.all_input_nodes[0]
     source = node.args[0] if node.args else None
-    return isinstance(source, torch.fx.Node) and annotation(source).opaque == "opaque.read"
+    return isinstance(source, torch.fx.Node) and annotation(source).opaque == READ
 
 
 def parse_function(

@@ -14,7 +14,7 @@ from .routed import Routed
 from .sequence import SequenceCut
 from .state import Edge, Flow
 from .steps import Step, Steps, Value
-from .transition import CutDim, Transition, slice_layout
+from .transition import CutDim, Transition, cut_dims, slice_layout
 from .typed import TypedGraph, factors_in, is_of_parameters
 
 
@@ -141,11 +141,7 @@ class _Builder:
         return value
 
     def _cut_dims(self, operand: torch.fx.Node, axes: frozenset[Axis]) -> list[CutDim]:
-        """The dims of a value that are cut along some axes, with their layouts and mesh factors."""
-        cuts = {axis: self.flow.cuts[axis] for axis in axes}
-        dims = self.typed.facts[operand].dims
-        factors = [ordered(factors_in(axes_of_dims([term]) & axes, cuts)) for term in dims]
-        return [(i, layout_of(dims[i], cuts), over) for i, over in enumerate(factors) if over]
+        return cut_dims(self.typed.facts[operand].dims, axes, self.flow.cuts)
 
     def _on_positions(self, consumer: torch.fx.Node, operand: torch.fx.Node, value: Value) -> Value:
         """A value as a consumer reads it that computes on positions, or hands them on."""

@@ -269,7 +269,7 @@ def _finish(typed: TypedGraph, state: _State, output: torch.fx.Node, unread: fro
     results = output.args[0]
     assert isinstance(results, (list, tuple))
     read = {node for number, node in enumerate(results) if number not in unread}
-    check_results(typed, results, {node for node in output.all_input_nodes if state.held.get(node)})
+    check_results(typed, {node for node, axes in state.held.items() if axes})
     for node in output.all_input_nodes:
         if node not in typed.facts:
             continue

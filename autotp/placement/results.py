@@ -1,31 +1,42 @@
-"""Results of a unit that share memory: a write into one is seen in the other, and what is gathered has memory of its own."""
+"""What a unit gives that shares memory: a write into one is seen in the other, and what is gathered has memory of its own."""
 
 from __future__ import annotations
 
 import itertools
 import operator
 from collections.abc import Iterator, Sequence, Set
-from typing import Any
 
 import torch
 
+from ..axes.annotation import READ, SETS, annotation
 from ..axes.call import may_be_view
 from ..errors import UnsoundPlanError
 from .typed import TypedGraph, is_parameter
 
 
-def check_results(typed: TypedGraph, results: Sequence[Any], held: Set[torch.fx.Node]) -> None:
-    """Raises UnsoundPlanError if one of the results, which leave a unit as slices where they are `held`, shares memory with
-    another one, or with a parameter."""
-    ways = {node: list(views_to(node)) for node in results if isinstance(node, torch.fx.Node)}
+def check_results(typed: TypedGraph, held: Set[torch.fx.Node]) -> None:
+    """Raises UnsoundPlanError if something that a unit gives, as a result or in an object, which is a slice where it is `held`,
+    shares memory with something else that it gives, with a parameter, or with what an object had before."""
+    ways = {node: list(views_to(node)) for node in _given(typed.graph)}
     for node, way in ways.items():
         if node in held and is_parameter(way[-1]):
             raise UnsoundPlanError(
                 f"{node.name} is in the memory of {way[-1].target}, and would be gathered from slices"
             )
+        if node in held and annotation(way[-1]).opaque == READ:
+            raise UnsoundPlanError(
+                f"{node.name} is what an object holds already, and would be gathered from slices twice"
+            )
     for (one, way), (other, second) in itertools.combinations(ways.items(), 2):
         if (one in held or other in held) and way[-1] is second[-1] and not _are_apart(typed, way, second):
             raise UnsoundPlanError(f"{one.name} and {other.name} share memory, and would be gathered from slices")
+
+
+def _given(graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:
+    """What a unit gives: its results, and what it leaves in objects."""
+    for node in graph.nodes:
+        if node.op == "output" or annotation(node).opaque in SETS:
+            yield from node.all_input_nodes
 
 
 def views_to(node: torch.fx.Node) -> Iterator[torch.fx.Node]:

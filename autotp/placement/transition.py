@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from ..axes.layout import Cuts, Factors, Layout, Leaf, ProductLayout, SumLayout, parts_of
-from ..axes.term import Axis, Sum, Term, resolve
+from ..axes.layout import Cuts, Factors, Layout, Leaf, ProductLayout, SumLayout, layout_of, ordered, parts_of
+from ..axes.term import Axis, Dims, Sum, Term, axes_of_dims, resolve
+from .typed import factors_in
 
 # A dim of a value, how it is cut, and over which mesh factors.
 CutDim: TypeAlias = tuple[int, Layout, Factors]
@@ -158,3 +159,10 @@ def slice_layout(term: Term, held: frozenset[Axis], taken: frozenset[Axis], cuts
     if not parts:
         return Leaf(1)
     return (SumLayout if isinstance(term, Sum) else ProductLayout)(parts)
+
+
+def cut_dims(dims: Dims, axes: frozenset[Axis], cuts: Cuts) -> list[CutDim]:
+    """The dims of a value that are cut along some axes, with their layouts and mesh factors."""
+    own = {axis: cuts[axis] for axis in axes}
+    factors = [ordered(factors_in(axes_of_dims([term]) & axes, own)) for term in dims]
+    return [(i, layout_of(dims[i], own), over) for i, over in enumerate(factors) if over]

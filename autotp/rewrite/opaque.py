@@ -20,7 +20,7 @@ def expect_local_shapes(placement: Placement) -> None:
     for node in [node for node in placement.typed.graph.nodes if annotation(node).opaque is not None]:
         *others, shapes = node.args
         if node in facts:
-            held = [layouts_of(placement, dims, flow.held[node]) for dims in facts[node].outputs]
+            held = [_layouts(placement, dims, flow.held[node]) for dims in facts[node].outputs]
             shapes = tuple(
                 tuple(None if size is None else layout.local_size for size, layout in zip(shape, own, strict=True))
                 for shape, own in zip(shapes, held, strict=True)
@@ -43,13 +43,12 @@ def slices_given(placement: Placement) -> Iterable[tuple[tuple[int, ...], tuple[
         for operand in facts[node].operands:
             axes = flow.held[operand] | flow.use(node, operand).take
             whole = tuple(map(_hint, operand.meta["val"].shape))
-            layouts = layouts_of(placement, facts[operand].dims, axes)
+            layouts = _layouts(placement, facts[operand].dims, axes)
             scale = [(layout.local_size, layout.size) for layout in layouts]
             yield tuple(size * local // full for size, (local, full) in zip(whole, scale, strict=True)), whole
 
 
-def layouts_of(placement: Placement, dims: Dims, axes: Iterable[Any]) -> list[Layout]:
-    """The layouts of a value's dims where it is cut along some axes."""
+def _layouts(placement: Placement, dims: Dims, axes: Iterable[Any]) -> list[Layout]:
     cuts = {axis: placement.flow.cuts[axis] for axis in axes}
     return [layout_of(term, cuts) for term in dims]
 

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import torch
 
-from ..axes.annotation import annotation
 from ..placement.placed import placed_as, transition_of
 from ..runtime.collectives.single import is_recorded
 from ..runtime.results.tensor import CutResult, part_of
@@ -33,15 +32,9 @@ def apart(value: torch.Tensor) -> torch.Tensor:
     return value.view_as(value) if is_recorded(value) else value
 
 
-def written_in(graph: torch.fx.Graph) -> frozenset[str]:
-    """The names of values that share memory with what something writes into. Copies of a graph have the same names."""
-    return frozenset(shared.name for node in graph.nodes for shared in (annotation(node).writes or ()))
-
-
 def go_through_results(graph: torch.fx.Graph) -> None:
-    """Let operators read what is given cut by way of the result, unless something writes into it."""
+    """Let operators read what is given cut by way of the result. Nothing writes into it: what is written is whole."""
     (output,) = graph.find_nodes(op="output")
-    written = written_in(graph)
     for result in output.all_input_nodes:
         transition = placed_as(result).transition
         if transition is None or not result.meta["val"].is_floating_point():
@@ -49,7 +42,7 @@ def go_through_results(graph: torch.fx.Graph) -> None:
         if transition.number is not None:
             with graph.inserting_before(output):
                 output.replace_input_with(result, graph.call_function(apart, (result,)))
-        elif transition.does in _GIVEN_CUT and result.args[0].name not in written:
+        elif transition.does in _GIVEN_CUT:
             _go_through(result)
 
 

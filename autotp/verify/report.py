@@ -142,7 +142,7 @@ def worst_of(groups: Sequence[Sequence[Difference]]) -> tuple[Difference, ...]:
     found: dict[str, Difference] = {}
     for difference in (difference for group in groups for difference in group):
         known = found.get(difference.name)
-        if known is None or not difference.error <= known.error:
+        if known is None or not (math.isnan(known.error) or difference.error <= known.error):
             found[difference.name] = difference
     return tuple(found.values())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..annotation import READ, SETS
 from ..call import Call
 from ..facts import Fact
 from ..record import Operator, Rule
@@ -33,9 +34,8 @@ def kept(call: Call) -> Fact:
 _OF_SIZE = tuple(f"aten.{new}{fill}" for new in ("", "new_") for fill in ("zeros", "ones", "full", "empty"))
 
 RULES: dict[str, Rule] = {
-    "opaque.read": read,
-    "opaque.__setattr__": kept,
-    "opaque.__setitem__": kept,
+    READ: read,
+    **dict.fromkeys(SETS, kept),
     **dict.fromkeys(_OF_SIZE, Operator(constant, local="sizes", argument="size")),
     "aten.scalar_tensor": constant,
     **dict.fromkeys(("aten.arange", "aten.eye", "aten.linspace"), enumerated),

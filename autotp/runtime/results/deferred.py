@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import torch
 
@@ -33,9 +33,9 @@ class Deferred(Policy):
 
     def own_gradient(self, gradient: torch.Tensor) -> torch.Tensor:
         if self._is_cut(gradient):
-            return part_of(gradient)  # type: ignore[arg-type]
+            return part_of(gradient)
         over = ordered(frozenset().union(*[over for _, _, over in self.cuts]))
-        return self._own(enter(gradient, self.ranks, over))
+        return self.own(enter(gradient, self.ranks, over))
 
     def of_part(self, gradient: torch.Tensor) -> torch.Tensor:
         return deferred(gradient, self.ranks, self.cuts)
@@ -46,16 +46,16 @@ class Deferred(Policy):
             return NotImplemented
         if args[0].shape != args[1].shape or args[0].dtype != args[1].dtype or any(map(_is_whole, args)):
             return NotImplemented
-        one, other = (each.local if self._is_cut(each) else self._own(each) for each in args)
+        one, other = (each.local if self._is_cut(each) else self.own(each) for each in args)
         self.ranks.note_computed()
         return CutResult.of(one + other, args[0].shape, Deferred(self.ranks, self.cuts))
 
-    def _own(self, whole: torch.Tensor) -> torch.Tensor:
+    def own(self, whole: torch.Tensor) -> torch.Tensor:
         """This rank's slice."""
         layouts = {dim: layout for dim, layout, _ in self.cuts}
         return slice_to_rank(whole, self.ranks, [layouts.get(i) for i in range(whole.dim())])
 
-    def _is_cut(self, value: torch.Tensor) -> bool:
+    def _is_cut(self, value: torch.Tensor) -> TypeGuard[CutResult]:
         """Returns if a value is cut as this one is."""
         if not isinstance(value, CutResult) or value.is_settled or not isinstance(value.policy, Deferred):
             return False
