@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -398,20 +399,24 @@ def test_a_generator_that_a_block_is_given_is_drawn_from(tp: int) -> None:
         equals_dense(model, (words(2, 5, HIDDEN),), use, tp)
 
 
-@pytest.mark.filterwarnings(
-    "ignore:.*computes some calls with whole weights"
-)  # its hooks on modules ask for their histories
-def test_a_counter_of_flops_does_not_count_traces() -> None:
-    def flops(model: nn.Module) -> list[torch.Tensor]:
-        counted = []
-        for _ in range(2):
-            with FlopCounterMode(display=False) as counter:
-                model(words(2, 6, HIDDEN)).sum().backward()
-            counted.append(counter.get_total_flops())
-        assert counted[0] == counted[1]
-        return []
+def flops_on_processes() -> tuple[float, float, list[int]]:
+    dense = Net(Mlp, one_after_the_other)
+    model = autotp.parallelize(copy.deepcopy(dense), example=(words(2, 6, HIDDEN),))
+    counted = []
+    for _ in range(2):
+        with FlopCounterMode(display=False) as counter, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # its hooks on modules ask for their histories: a call may run whole
+            result = model(words(2, 6, HIDDEN))
+            result.sum().backward()
+        counted.append(counter.get_total_flops())
+    x = words(2, 6, HIDDEN)
+    return float((closed(result) - dense(x)).abs().max()), float(result.abs().max()), counted
 
-    equals_dense(Net(Mlp, one_after_the_other), (words(2, 6, HIDDEN),), flops, 2)
+
+def test_a_counter_of_flops_does_not_count_traces() -> None:
+    for error, size, counted in run_ranks(flops_on_processes, 2):  # its hooks on all modules are for one thread
+        assert error < LIMIT < size
+        assert counted[0] == counted[1] > 0
 
 
 class Twice(nn.Module):
