@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -19,10 +20,18 @@ Own: TypeAlias = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 
 
 def call_opaque(
-    handle: Any, path: Path, args: Collection[Any], kwargs: Mapping[str, Any], shapes: Shapes
+    handle: Any,
+    path: Path,
+    args: Collection[Any],
+    kwargs: Mapping[str, Any],
+    shapes: Shapes,
+    own: Own | None = None,
 ) -> list[torch.Tensor]:
-    """Call a method of a handle for real; returns the tensors of its result. Raises TraceError for other shapes."""
-    return _tensors(type(handle).__name__, follow(handle, path, ())(*args, **kwargs), shapes)
+    """Call a method of a handle for real; returns the tensors of its result, of which `own` gives what a program takes. Raises
+    TraceError for other shapes."""
+    with _outside():
+        result = follow(handle, path, ())(*args, **kwargs)
+    return _tensors(type(handle).__name__, result, shapes, own)
 
 
 def read_opaque(handle: Any, path: Path, shapes: Shapes, own: Own | None = None) -> list[torch.Tensor]:
@@ -36,19 +45,29 @@ def read_opaque(handle: Any, path: Path, shapes: Shapes, own: Own | None = None)
 
 def read_differentiable(handle: Any, path: Path, shapes: Shapes, own: Own | None = None) -> list[torch.Tensor]:
     """Read a value that may need a gradient; `own` gives this rank's parts of its tensors. Raises TraceError for other shapes."""
-    return _tensors(type(handle).__name__, follow(handle, path, ()), shapes, own)
+    with _outside():
+        result = follow(handle, path, ())
+    return _tensors(type(handle).__name__, result, shapes, own)
 
 
 def read_number(handle: Any, path: Path) -> int:
     """Read a number from a handle."""
-    return int(follow(handle, path, ()))
+    with _outside():
+        return int(follow(handle, path, ()))
 
 
 def check_opaque(handle: Any, path: Path, expected: Any) -> None:
     """Raises TraceError unless a constant read from a handle is the one that the program was made for."""
-    found = follow(handle, path, ())
+    with _outside():
+        found = follow(handle, path, ())
     if not is_same(found, expected):
         raise TraceError(f"a {type(handle).__name__} gave {found!r} to a program for {expected!r}")
+
+
+def _outside() -> AbstractContextManager[Any]:
+    """An object's own Python runs as it does outside of programs: to it a cut parameter is whole. Dynamo, which does not know
+    how, leaves it as it is."""
+    return nullcontext() if torch.compiler.is_dynamo_compiling() else torch._C._EnableTorchFunction()
 
 
 @dataclass

@@ -164,6 +164,7 @@ class Handles:
         call = OpaqueCall(str(path[-1][1]), call_opaque, leaves, spec, bound, handle, path, *packages)
         if any(isinstance(leaf, torch.Tensor) for leaf in leaves):
             return self._change(call)
+        call.gradient = torch.is_grad_enabled()  # of what it gives, which no tensor of this call says
         before = state_of(self._copies[handle])
         try:
             value = bound(*with_positions(args), **with_positions(kwargs))

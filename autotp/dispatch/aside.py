@@ -17,7 +17,6 @@ from torch.utils import _pytree as pytree
 from ..capture.opaque import Widths, objects_in, tensors_of
 from ..capture.state import slots_of
 from ..errors import TraceError
-from ..runtime.results.tensor import CutResult
 
 # What may be asked of a slice: what it says of the whole as well. Sizes only where it is known which they are.
 _SIZES = frozenset(
@@ -149,7 +148,7 @@ def is_filled(handle: Any, widths: Widths) -> bool:
     known = _looked_at.get(id(handle))
     if known is not None and known[0]() is handle:
         return known[1]
-    held = [tuple(t.shape) for t in tensors_of(handle) if t.numel() and not isinstance(t, CutResult)]
+    held = [tuple(t.shape) for t in tensors_of(handle) if t.numel() and not getattr(t, "autotp_is_whole", False)]
     filled = any(map(widths.is_whole, held)) and not any(map(widths.is_slice, held))
     with suppress(TypeError):  # what cannot be referred to weakly is looked at again
         key = id(handle)

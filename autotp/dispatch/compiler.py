@@ -33,7 +33,6 @@ from ..rewrite.build import Program, build
 from ..rewrite.layers import parallel_layers
 from ..rewrite.opaque import slices_given
 from ..runtime.cut.origin import sending_nothing
-from ..runtime.results.tensor import CutResult
 from ..runtime.transport.alarm import unseen
 from .aside import is_filled
 from .entry import Entry
@@ -257,7 +256,7 @@ class Compiler:
 
     def is_slice(self, held: torch.Tensor) -> bool:
         """Returns if a tensor that an object holds may be a rank's slice. A counter is none, nor what stands for a whole."""
-        if isinstance(held, CutResult):
+        if getattr(held, "autotp_is_whole", False):
             return False
         counts = not held.dim() and not held.is_floating_point()
         return bool(held.numel()) and not counts and not self.widths.is_whole(tuple(held.shape))

@@ -37,6 +37,7 @@ class EntryCode:
             "fail": _fail,
             "other": OTHER,
             "parts_only": parts_only,
+            "torch_functions": torch._C._EnableTorchFunction,
             "TraceError": TraceError,
         }
         self.handles: list[str] = []
@@ -68,7 +69,7 @@ class EntryCode:
         parts = Parts(self)
         if not parts.take(args, "args") or not parts.take(kwargs, "kwargs"):
             return None
-        numbers = [*parts.numbers]
+        numbers, first = [*parts.numbers], len(parts.lines)
         for i, read in enumerate(self.traced.reads):
             parts.lines.append(f"read_{i} = {self._read(read.handle, read.path)}")
             numbers.append(f"read_{i}")
@@ -76,6 +77,8 @@ class EntryCode:
         if self.traced.positions is not None:
             parts.check([f"positions != {self.traced.positions}"])
         parts.check([f"unit.compiler.is_filled({handle})" for handle in self.handles])
+        if self.handles:  # to which cut parameters are whole
+            parts.lines[first:] = ["with torch_functions():", *_indented(parts.lines[first:])]
         if self.traced.contract.writes:
             parts.check([f"not bound.memory.is_apart([{', '.join(parts.tensors)}])"])
         run = self._run("unit.parts", parts.tensors, numbers, "bound")

@@ -19,11 +19,10 @@ from ..capture.units import Unit
 from ..errors import TraceError, UnsoundPlanError, UsageError
 from ..rewrite.build import Program
 from ..runtime.collectives.again import gathering_again
-from ..runtime.cut.origin import IsCut, parts_only
-from ..runtime.cut.views import WholeView
+from ..runtime.cut.origin import parts_only
 from ..runtime.groups.ranks import Ranks
 from ..runtime.results.sequence import DIM, as_taken
-from ..runtime.results.tensor import CutResult, closed
+from ..runtime.results.whole import stands_for_whole, taken_whole
 from .aside import Aside, check_given, set_aside
 from .compiler import Compiler
 from .dynamo import call_in_dynamo
@@ -117,8 +116,9 @@ class UnitForward(LiveUnit):
         if nested or torch._C._are_functorch_transforms_active():  # a program's collectives are no part of these
             return self._run_whole(args, kwargs)
         site = self.site(args, kwargs)
-        if any(_stands_for_whole(tensor) for tensor in site.tensors):
-            found = {id(tensor): _whole(tensor, self.unit.path) for tensor in site.tensors}
+        if any(map(stands_for_whole, site.tensors)):
+            what = f"a call of {self.unit.path or 'the model'}"
+            found = {id(tensor): taken_whole(tensor, what) for tensor in site.tensors}
             wholes = [found[id(tensor)] for tensor in site.tensors]
             given, (args, kwargs) = (args, kwargs), site.rebuild(wholes, site.numbers, site.handles)
             return self._call(args, kwargs, given)
@@ -254,16 +254,3 @@ class PartForward(UnitForward):
 
     def _say(self, error: Exception | str) -> None:
         """The unit has said it."""
-
-
-def _stands_for_whole(value: torch.Tensor) -> bool:
-    """Returns if a program cannot take a tensor of a call as it is."""
-    return isinstance(value, (IsCut, WholeView)) or (isinstance(value, CutResult) and not value.policy.taken_cut)
-
-
-def _whole(value: torch.Tensor, path: str) -> torch.Tensor:
-    """A tensor as a program takes it among the arguments of a call: whole, with its history."""
-    what = f"a call of {path or 'the model'}"
-    if isinstance(value, IsCut):
-        return value.whole(what)
-    return value.taken(what) if isinstance(value, WholeView) else closed(value)

@@ -7,7 +7,7 @@ has made of it is whole, and a unit takes its part of that.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,7 +22,8 @@ from ..placement.placed import placed_as, say
 from ..placement.transition import CutDim, Transition, cut_dims
 from ..runtime.groups.ranks import Ranks
 from ..runtime.results.deferred import Deferred
-from ..runtime.results.tensor import CutResult, closed, part_of
+from ..runtime.results.tensor import CutResult, part_of
+from ..runtime.results.whole import taken_whole
 from .functions import function_of
 from .through import own_part
 
@@ -55,8 +56,20 @@ def put_wholes(graph: torch.fx.Graph) -> None:
             for operand, dims in zip(list(node.all_input_nodes), cuts, strict=True):
                 if dims:
                     node.replace_input_with(operand, _standing_for(operand, node, dims, ranks))
+        if node.target is call_opaque:
+            node.target = _calling
         elif node.target in _READS and cuts:
             node.target, node.args = _reading(node.target, cuts), (*node.args, ranks)
+
+
+def _calling(
+    handle: Any, path: Path, args: Collection[Any], kwargs: Mapping[str, Any], shapes: Shapes
+) -> list[torch.Tensor]:
+    """Call a method of an object, which may give what stands for a whole."""
+    what = f"what a {type(handle).__name__} gave"
+    return call_opaque(
+        handle, path, args, kwargs, shapes, lambda values: [taken_whole(value, what) for value in values]
+    )
 
 
 def _standing_for(
@@ -115,7 +128,7 @@ def _part(value: torch.Tensor, wanted: Deferred, kind: str) -> torch.Tensor:
     )
     if isinstance(value, CutResult) and is_alike and not value.is_settled:
         return part_of(value)
-    value = closed(value)
+    value = taken_whole(value, f"what a {kind} holds")
     if not wanted.cuts or any(value.shape[dim] != layout.size for dim, layout, _ in wanted.cuts):
         return value
     if value.requires_grad and torch.is_grad_enabled() and not is_alike:

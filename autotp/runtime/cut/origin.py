@@ -185,6 +185,7 @@ class IsCut:
     # What others may give a parameter as an attribute has other names than these.
     autotp_origin: Origin
     autotp_memory: Memory
+    autotp_is_whole = True  # what it says of itself is true of a whole
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Raises UsageError for the name of a function of cut tensors, which would be found in its place."""

@@ -56,6 +56,7 @@ class WholeView(IsView, torch.Tensor):
     autotp_root: torch.Tensor
     autotp_node: Any  # of the root in autograd's graph, which a recorded write changes
     autotp_version: tuple[int, int, int]
+    autotp_is_whole = True  # what it says of itself is true of a whole
 
     @staticmethod
     def of(view: torch.Tensor, cut: IsCut, root: torch.Tensor) -> WholeView:
