@@ -7,9 +7,8 @@ run on real tensors, if the model has weights: then each unit's first call compu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
@@ -26,7 +25,16 @@ from .functions import FunctionRules, opaque_functions
 from .grouped import GroupedProducts
 from .instances import opened
 from .opaque import copy_opaque, tensors_of
-from .recorded import Arguments, Sizes, as_it_is_now, sizes_of, values_like, wanting_gradients_too
+from .recorded import (
+    Recording,
+    Sizes,
+    as_it_is_now,
+    first_line,
+    scales_it,
+    sizes_of,
+    values_like,
+    wanting_gradients_too,
+)
 from .symbols import Symbols, as_parameter
 from .units import Unit
 
@@ -34,47 +42,6 @@ from .units import Unit
 Given: TypeAlias = Callable[[int, Any], Any]
 # What a unit sees of its arguments.
 Taken: TypeAlias = Callable[[Unit, Any, Any], tuple[Any, Any]]
-
-
-@dataclass
-class Recording:
-    """The first call of every unit shape, and of units (by path) that are called with other sizes than the first of their shape;
-    parameters that the outer Python uses by itself, and which tensors of a unit's result (by their number) nobody reads; why a
-    unit shape could not run; why conditions were guessed; the model's result. A shape that was renamed has an origin."""
-
-    calls: dict[int, Arguments] = field(default_factory=dict)
-    resized: dict[str, Arguments] = field(default_factory=dict)
-    origins: dict[int, int] = field(default_factory=dict)
-    called: set[str] = field(default_factory=set)
-    used_outside: dict[str, str] = field(default_factory=dict)
-    unread: dict[int, frozenset[int]] = field(default_factory=dict)
-    failed: dict[int, str] = field(default_factory=dict)
-    guessed: str = ""
-    result: Any = None
-
-    def call_of(self, unit: Unit) -> Arguments:
-        """The first call of a unit, or one of the same sizes."""
-        return self.resized.get(unit.path, self.calls[self.origins.get(unit.shape, unit.shape)])
-
-    def rename(self, unit: Unit, new: int) -> None:
-        """Know of some units of a shape by another number too, of which this one is the first."""
-        shape = unit.shape
-        self.origins[new] = self.origins.get(shape, shape)
-        if shape in self.calls:
-            self.calls[new] = self.call_of(unit)
-        if shape in self.unread:
-            self.unread[new] = self.unread[shape]
-
-    def add(self, other: Recording) -> None:
-        """Know what another run has called and read too."""
-        new = other.calls.keys() - self.calls.keys()
-        self.failed |= {shape: reason for shape, reason in other.failed.items() if shape in new}
-        self.calls = other.calls | self.calls
-        self.resized = other.resized | self.resized
-        self.called |= other.called
-        self.used_outside = other.used_outside | self.used_outside
-        both = self.unread.keys() & other.unread.keys()
-        self.unread = other.unread | self.unread | {shape: self.unread[shape] & other.unread[shape] for shape in both}
 
 
 @capturing()
@@ -86,39 +53,42 @@ def record(
     functions: FunctionRules | None = None,
     given: Given = lambda shape, result: result,
     taken: Taken = lambda unit, args, kwargs: (args, kwargs),
+    until: Collection[int] = (),
 ) -> Recording:
     """Run the model on fake copies of the given inputs; where its outer Python needs values, on real ones, or without
     weights taking every condition on values as true, and as false. Functions with a rule only give results of the right
-    shapes. `given` may put something else in place of a unit's result, `taken` in place of its arguments.
+    shapes. `given` may put something else in place of a unit's result, `taken` in place of its arguments. The run ends when
+    units of all shapes in `until` have been called, if there are any.
 
     Raises TraceError if it fails in both ways.
     """
     functions = functions or {}
 
     def run(real: bool = False, guess: bool | None = None, every: bool = False) -> Recording:
-        return _Recorder(model, units, functions, given, taken, real=real, guess=guess, every=every).run(args, kwargs)
+        recorder = _Recorder(model, units, functions, given, taken, until, real=real, guess=guess, every=every)
+        return recorder.run(args, kwargs)
 
     try:
         return run()
     except Exception as error:
         with suppress(Exception):  # what a unit leaves in an object, another one's result does not bring there
             return run(every=True)
-        reason = f"the model cannot run on fake tensors: {_first_line(error)}"
+        reason = f"the model cannot run on fake tensors: {first_line(error)}"
         real = not any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
         try:
             if real:
                 return run(real=True)
             found = run(guess=True)
         except Exception as second:
-            raise TraceError(f"{reason}, nor on real ones: {_first_line(second)}" if real else reason) from error
+            raise TraceError(f"{reason}, nor on real ones: {first_line(second)}" if real else reason) from error
         with suppress(Exception):  # most conditions can only be one of both: what is asserted is true
             found.add(run(guess=False))
-        found.guessed = f"without weights it is not known what data say: {_first_line(error)}"
+        found.guessed = f"without weights it is not known what data say: {first_line(error)}"
         return found
 
 
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).strip().split(chr(10))[0]}"
+class _EnoughCalled(BaseException):
+    """Ends a run; the model's own handlers of errors let it pass."""
 
 
 class _Recorder:
@@ -129,13 +99,14 @@ class _Recorder:
         functions: FunctionRules,
         given: Given,
         taken: Taken,
+        until: Collection[int],
         *,
         real: bool = False,
         guess: bool | None = None,
         every: bool = False,
     ) -> None:
         self.every = every  # unit computes its own results
-        self.functions, self.given, self.taken = functions, given, taken
+        self.functions, self.given, self.taken, self.until = functions, given, taken, frozenset(until)
         self.recording, self.real, self.depth = Recording(), real, 0
         device = next((p.device for p in model.parameters() if p.device.type != "meta"), None)
         self.symbols = Symbols(device, guess=guess)  # inputs without data stand for ones where the weights are
@@ -191,6 +162,8 @@ class _Recorder:
                         self.recording.resized[unit.path] = as_it_is_now(args, kwargs)
                 elif call not in self.results:
                     self.recording.calls[unit.shape], self.sizes[unit.shape] = as_it_is_now(args, kwargs), call[1]
+            if self.until and self.until <= self.recording.calls.keys():
+                raise _EnoughCalled
             if call in self.results and not self.every:
                 return self.given(unit.shape, self._again(self.results[call], leaves))
             with self._inside():
@@ -227,7 +200,7 @@ class _Recorder:
         tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         if not tensors:
             raise error
-        self.recording.failed[unit.shape] = f"it cannot run on fake tensors: {_first_line(error)}"
+        self.recording.failed[unit.shape] = f"it cannot run on fake tensors: {first_line(error)}"
         return tensors[0]
 
     @contextmanager
@@ -266,7 +239,7 @@ class _Recorder:
                     recorder._note_read(leaves)
                     for owner in [recorder.owners[id(leaf)] for leaf in leaves if id(leaf) in recorder.owners]:
                         name = getattr(func, "__name__", str(func))
-                        if name != "__get__" and not _scales(name, args, kwargs):
+                        if name != "__get__" and not scales_it(name, args, kwargs):
                             recorder.recording.used_outside.setdefault(owner, name)
                 return func(*args, **(kwargs or {}))
 
@@ -277,7 +250,8 @@ class _Recorder:
         observer = Observer(self.model, self.dense, frozenset(), Modes())  # what the run writes is put back
         with torch.enable_grad(), opaque, mode, GroupedProducts(), Outside(), observer.watching(lenient=True):
             observer.begin(pytree.tree_leaves((args, dict(kwargs))))
-            self.recording.result = observer.run(self.model, *fake_args, **fake_kwargs)
+            with suppress(_EnoughCalled):
+                self.recording.result = observer.run(self.model, *fake_args, **fake_kwargs)
         # Whatever class holds them: the caller reads what a model returns.
         self._note_read(tensors_of(self.recording.result))
         for (shape, *_), result in self.results.items():
@@ -285,11 +259,6 @@ class _Recorder:
             unread = frozenset(i for i, tensor in enumerate(tensors) if id(tensor) not in self.read)
             self.recording.unread[shape] = self.recording.unread.get(shape, unread) & unread
         return self.recording
-
-
-def _scales(name: str, args: tuple[Any, ...], kwargs: Any) -> bool:
-    """Returns if a parameter is multiplied in place with a number, which does the same to every slice of it."""
-    return name in ("mul_", "div_") and len(args) == 2 and isinstance(args[1], (int, float)) and not kwargs
 
 
 def _only_shapes(rule: str, function: Any, fake: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -1,9 +1,10 @@
-"""What a unit is called with while a model is recorded."""
+"""What is heard of units while a model is recorded: what they are called with, and what is read of what they give."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
@@ -13,11 +14,53 @@ from torch.utils import _pytree as pytree
 from ..errors import TraceError
 from .opaque import copy_opaque
 from .state import CONSTANTS
+from .units import Unit
 
 # The sizes of a call's tensors, its numbers and words, as text: some are symbols.
 Sizes: TypeAlias = tuple[str, ...]
 # The positional and the named ones.
 Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+@dataclass
+class Recording:
+    """The first call of every unit shape, and of units (by path) that are called with other sizes than the first of their shape;
+    parameters that the outer Python uses by itself, and which tensors of a unit's result (by their number) nobody reads; why a
+    unit shape could not run; why conditions were guessed; the model's result. A shape that was renamed has an origin."""
+
+    calls: dict[int, Arguments] = field(default_factory=dict)
+    resized: dict[str, Arguments] = field(default_factory=dict)
+    origins: dict[int, int] = field(default_factory=dict)
+    called: set[str] = field(default_factory=set)
+    used_outside: dict[str, str] = field(default_factory=dict)
+    unread: dict[int, frozenset[int]] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
+    guessed: str = ""
+    result: Any = None
+
+    def call_of(self, unit: Unit) -> Arguments:
+        """The first call of a unit, or one of the same sizes."""
+        return self.resized.get(unit.path, self.calls[self.origins.get(unit.shape, unit.shape)])
+
+    def rename(self, unit: Unit, new: int) -> None:
+        """Know of some units of a shape by another number too, of which this one is the first."""
+        shape = unit.shape
+        self.origins[new] = self.origins.get(shape, shape)
+        if shape in self.calls:
+            self.calls[new] = self.call_of(unit)
+        if shape in self.unread:
+            self.unread[new] = self.unread[shape]
+
+    def add(self, other: Recording) -> None:
+        """Know what another run has called and read too."""
+        new = other.calls.keys() - self.calls.keys()
+        self.failed |= {shape: reason for shape, reason in other.failed.items() if shape in new}
+        self.calls = other.calls | self.calls
+        self.resized = other.resized | self.resized
+        self.called |= other.called
+        self.used_outside = other.used_outside | self.used_outside
+        both = self.unread.keys() & other.unread.keys()
+        self.unread = other.unread | self.unread | {shape: self.unread[shape] & other.unread[shape] for shape in both}
 
 
 def sizes_of(leaves: Iterable[Any], names: Iterable[str]) -> Sizes:
@@ -64,3 +107,13 @@ def values_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     if tensor.is_meta and not isinstance(tensor, nn.Parameter):
         return (torch.arange(tensor.numel(), device=device) % 7).reshape(tensor.shape).to(tensor.dtype)
     return tensor.detach() if isinstance(tensor, nn.Parameter) else tensor.detach().clone()
+
+
+def scales_it(name: str, args: tuple[Any, ...], kwargs: Any) -> bool:
+    """Returns if a parameter is multiplied in place with a number, which does the same to every slice of it."""
+    return name in ("mul_", "div_") and len(args) == 2 and isinstance(args[1], (int, float)) and not kwargs
+
+
+def first_line(error: Exception) -> str:
+    """The class of an error, and the first line of what it says."""
+    return f"{type(error).__name__}: {str(error).strip().split(chr(10))[0]}"

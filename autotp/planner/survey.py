@@ -22,7 +22,8 @@ from ..axes.term import Pin, pin
 from ..capture.capturing import capturing
 from ..capture.contract.memo import left_alone
 from ..capture.contract.source import Source
-from ..capture.record import Recording, record
+from ..capture.record import record
+from ..capture.recorded import Recording
 from ..capture.signature import call_site
 from ..capture.trace import trace
 from ..capture.traced import CaptureError, Traced
@@ -163,9 +164,11 @@ class _Surveyor:
         """What the examples call. The first is the user's, the others are made from it, and the model may not take them."""
         first, *others = self.examples
         made = [record(self.model, self.result.units, *first, self.functions)]
+        # Of the others only the first call of each shape matters, unless units of one shape are called with other sizes.
+        until = () if made[0].resized else made[0].calls.keys()
         for example in others:
             try:
-                made.append(record(self.model, self.result.units, *example, self.functions))
+                made.append(record(self.model, self.result.units, *example, self.functions, until=until))
             except TraceError as error:
                 self.result.sizes = ONE_CALL.format(reason=error)
         return made

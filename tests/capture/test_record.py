@@ -56,6 +56,34 @@ def test_a_result_that_is_read_after_one_of_the_calls_is_read() -> None:
     assert list(recording.unread.values()) == [frozenset()]
 
 
+class Forgiving(Net):
+    """Goes on where a block fails, and says how far it has come."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.tried = 0
+        for block in self.blocks:
+            try:
+                self.tried += 1
+                x = block(x)
+            except Exception:
+                print("failed")
+            finally:
+                print("tried", self.tried)
+        return x
+
+
+def test_a_run_ends_with_the_last_shape_that_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    model = Forgiving(Mlp(0), Mlp(1)).double()
+    units = find_units(model)
+    whole = record(model, units, (values(2, 5, HIDDEN),), {})
+    assert whole.called == {"blocks.0", "blocks.1"} and whole.result is not None
+    capsys.readouterr()
+    first = record(model, units, (values(3, 5, HIDDEN),), {}, until=whole.calls.keys())
+    assert first.called == {"blocks.0"} and first.calls.keys() == whole.calls.keys() and first.result is None
+    assert capsys.readouterr().out == "tried 1\n"
+    assert "tried" not in vars(model)  # what a run writes is put back, also if it ends early
+
+
 class Rooted(Net):
     """Calls a function of numpy between its blocks."""
 
