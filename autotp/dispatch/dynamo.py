@@ -100,6 +100,8 @@ def _entry_in(transaction: Any) -> str:
         [call.fakes[id(tensor)] for tensor in site.tensors], traced.numbers(site, unit.positions)
     ):
         raise TraceError(f"{unit.unit.path} has no program for symbolic sizes")  # its guards are dynamo's from here on
+    if program.writes_into_objects:
+        raise TraceError(f"{unit.unit.path} writes into what an object holds")
     if traced.contract.into:
         raise TraceError(f"{unit.unit.path} writes into what it is given, and dynamo does not say what else lies there")
     read = list(traced.contract.objects_read(unit.module))

@@ -13,16 +13,18 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from ..capture.clone import OWN_FORWARD
+from ..capture.opaque import tensors_of
 from ..capture.signature import CallSite, call_site
 from ..capture.traced import CaptureError, Traced
 from ..capture.units import Unit
 from ..errors import TraceError, UnsoundPlanError, UsageError
 from ..rewrite.build import Program
+from ..rewrite.put import MSG_WRITES
 from ..runtime.collectives.again import gathering_again
 from ..runtime.cut.origin import parts_only
 from ..runtime.groups.ranks import Ranks
 from ..runtime.results.sequence import DIM, as_taken
-from ..runtime.results.whole import stands_for_whole, taken_whole
+from ..runtime.results.whole import is_of_parameter, stands_for_whole, taken_whole
 from .aside import Aside, check_given, set_aside
 from .compiler import Compiler
 from .dynamo import call_in_dynamo
@@ -136,6 +138,9 @@ class UnitForward(LiveUnit):
                 self._say(error)
             self.refused |= bool(site.handles)
             return self._run_beside(site, str(error), *given)
+        if program.writes_into_objects and any(map(is_of_parameter, tensors_of(list(site.handles)))):
+            self._say(MSG_WRITES)
+            return self._run_beside(site, MSG_WRITES, *given)
         filled = next(filter(self.compiler.is_filled, site.handles), None)
         if filled is not None:
             self._say(f"a {type(filled).__name__} in the call was filled outside of this model, with whole values")

@@ -25,6 +25,7 @@ class Placed:
         together: of a node between values, the others that are sent in the same call.
         marks: of what collects a value, the marker that it takes the place of.
         cuts: of what puts values into an object, or reads some there, how each is cut.
+        written: of what reads values there, whether the unit writes into one of them.
         made: why there is an operator that the model does not have. stands_for: the operator whose place it takes.
     """
 
@@ -35,6 +36,7 @@ class Placed:
     together: tuple[torch.fx.Node, ...] = ()
     marks: str = ""
     cuts: tuple[tuple[CutDim, ...], ...] = ()
+    written: bool = False
     made: str = ""
     stands_for: str = ""
 

@@ -6,6 +6,7 @@ import linecache
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -47,6 +48,11 @@ class Program:
     layouts: Mapping[str, tuple[Layout, ...]]
     cut: int | None = None
     sends: tuple[Sent, ...] = ()
+
+    @cached_property
+    def writes_into_objects(self) -> bool:
+        """Whether it writes into values that it reads from the objects of a call."""
+        return any(placed_as(node).written for node in self.graph.nodes)
 
     def describe(self) -> str:
         """The code, but for the numbers of devices, and what each inserted collective does: equal texts, equal programs."""

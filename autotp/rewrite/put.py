@@ -23,11 +23,13 @@ from ..placement.transition import CutDim, Transition, cut_dims
 from ..runtime.groups.ranks import Ranks
 from ..runtime.results.deferred import Deferred
 from ..runtime.results.tensor import CutResult, part_of
-from ..runtime.results.whole import taken_whole
+from ..runtime.results.whole import is_of_parameter, taken_whole
 from .functions import function_of
 from .through import own_part
 
 _READS = (read_opaque, read_differentiable)
+MSG_WRITES = "it writes into a cut parameter that an object in the call holds"
+MSG_WRITTEN = "it writes into a value in a {kind}, of which this rank has its part"
 MSG_OTHERWISE = "a value in a {kind} is cut otherwise than a block reads it, and needs a gradient"
 
 
@@ -40,11 +42,14 @@ def note_cuts(placement: Placement) -> None:
             return ()
         return tuple(cut_dims(facts[operand].dims, flow.held[operand] | flow.use(node, operand).take, flow.cuts))
 
+    written = {each for node in facts for each in annotation(node).writes or ()}
     for node in facts:
+        say(node, written=_is_opaque(node) and not written.isdisjoint((node, *node.users)))
         if annotation(node).opaque in SETS:
             say(node, cuts=tuple(given(node, operand) for operand in node.all_input_nodes))
         elif node.target in _READS:
-            say(node, cuts=tuple(tuple(cut_dims(dims, flow.held[node], flow.cuts)) for dims in facts[node].outputs))
+            cuts = tuple(tuple(cut_dims(dims, flow.held[node], flow.cuts)) for dims in facts[node].outputs)
+            say(node, cuts=cuts)
 
 
 def put_wholes(graph: torch.fx.Graph) -> None:
@@ -57,19 +62,31 @@ def put_wholes(graph: torch.fx.Graph) -> None:
                 if dims:
                     node.replace_input_with(operand, _standing_for(operand, node, dims, ranks))
         if node.target is call_opaque:
-            node.target = _calling
+            node.target = _calling(placed_as(node).written)
         elif node.target in _READS and cuts:
-            node.target, node.args = _reading(node.target, cuts), (*node.args, ranks)
+            node.target, node.args = _reading(node.target, cuts, placed_as(node).written), (*node.args, ranks)
 
 
-def _calling(
-    handle: Any, path: Path, args: Collection[Any], kwargs: Mapping[str, Any], shapes: Shapes
-) -> list[torch.Tensor]:
-    """Call a method of an object, which may give what stands for a whole."""
-    what = f"what a {type(handle).__name__} gave"
-    return call_opaque(
-        handle, path, args, kwargs, shapes, lambda values: [taken_whole(value, what) for value in values]
-    )
+def _is_opaque(node: torch.fx.Node) -> bool:
+    return node.target is call_opaque or node.target in _READS
+
+
+def _calling(written: bool) -> Callable[..., list[torch.Tensor]]:
+    """The call of an object's method, which may give what stands for a whole."""
+
+    def call(
+        handle: Any, path: Path, args: Collection[Any], kwargs: Mapping[str, Any], shapes: Shapes
+    ) -> list[torch.Tensor]:
+        kind = type(handle).__name__
+
+        def whole(value: torch.Tensor) -> torch.Tensor:
+            if written and (is_of_parameter(value) or isinstance(value, CutResult)):
+                raise TraceError(MSG_WRITTEN.format(kind=kind))
+            return taken_whole(value, f"what a {kind} gave")
+
+        return call_opaque(handle, path, args, kwargs, shapes, lambda values: list(map(whole, values)))
+
+    return call
 
 
 def _standing_for(
@@ -105,21 +122,22 @@ def _standing(dims: Sequence[CutDim]) -> Callable[..., torch.Tensor]:
 
 
 def _reading(
-    target: Callable[..., list[torch.Tensor]], cuts: Sequence[Sequence[CutDim]]
+    target: Callable[..., list[torch.Tensor]], cuts: Sequence[Sequence[CutDim]], written: bool
 ) -> Callable[..., list[torch.Tensor]]:
     def read(handle: Any, path: Path, shapes: Shapes, ranks: Ranks) -> list[torch.Tensor]:
         def part(value: torch.Tensor, dims: Sequence[CutDim]) -> torch.Tensor:
-            return _part(value, Deferred(ranks, tuple(dims)), type(handle).__name__)
+            return _part(value, Deferred(ranks, tuple(dims)), type(handle).__name__, written)
 
         return target(handle, path, shapes, lambda values: list(map(part, values, cuts)))
 
     return read
 
 
-def _part(value: torch.Tensor, wanted: Deferred, kind: str) -> torch.Tensor:
+def _part(value: torch.Tensor, wanted: Deferred, kind: str, written: bool = False) -> torch.Tensor:
     """This rank's part of a value that an object keeps as a part, whole, or as what stands for a whole.
 
-    Raises TraceError where the gradient, which is a part, would be none for whoever has made the value.
+    Raises TraceError where the gradient, which is a part, would be none for whoever has made the value, and where what the unit
+    writes would go into a copy.
     """
     is_alike = (
         isinstance(value, CutResult)
@@ -128,6 +146,8 @@ def _part(value: torch.Tensor, wanted: Deferred, kind: str) -> torch.Tensor:
     )
     if isinstance(value, CutResult) and is_alike and not value.is_settled:
         return part_of(value)
+    if written and (is_of_parameter(value) or (isinstance(value, CutResult) and wanted.cuts)):
+        raise TraceError(MSG_WRITTEN.format(kind=kind))
     value = taken_whole(value, f"what a {kind} holds")
     if not wanted.cuts or any(value.shape[dim] != layout.size for dim, layout, _ in wanted.cuts):
         return value

@@ -76,10 +76,13 @@ def test_a_run_ends_with_the_last_shape_that_is_asked_for(capsys: pytest.Capture
     model = Forgiving(Mlp(0), Mlp(1)).double()
     units = find_units(model)
     whole = record(model, units, (values(2, 5, HIDDEN),), {})
-    assert whole.called == {"blocks.0", "blocks.1"} and whole.result is not None
+    assert whole.called == {"blocks.0", "blocks.1"}
+    assert whole.result is not None
     capsys.readouterr()
     first = record(model, units, (values(3, 5, HIDDEN),), {}, until=whole.calls.keys())
-    assert first.called == {"blocks.0"} and first.calls.keys() == whole.calls.keys() and first.result is None
+    assert first.called == {"blocks.0"}
+    assert first.calls.keys() == whole.calls.keys()
+    assert first.result is None
     assert capsys.readouterr().out == "tried 1\n"
     assert "tried" not in vars(model)  # what a run writes is put back, also if it ends early
 

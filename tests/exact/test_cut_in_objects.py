@@ -151,6 +151,29 @@ def written(model: nn.Module) -> list[torch.Tensor]:
     return found
 
 
-@pytest.mark.parametrize("kind", [ByAttribute, MethodComputes, AfterAChange])
+class WritesThere(Mlp):
+    def forward(self, x: torch.Tensor, holder: Holder) -> torch.Tensor:
+        holder.table.mul_(0.9)
+        return gated(self, x, holder.table)
+
+
+class WritesARow(Mlp):
+    def forward(self, x: torch.Tensor, holder: Holder) -> torch.Tensor:
+        holder.get()[1].mul_(0.9)
+        return gated(self, x, holder.table)
+
+
+class WritesWhatItTakes(Mlp):
+    def forward(self, x: torch.Tensor, holder: Holder) -> torch.Tensor:
+        table = holder.named["table"]
+        holder.take("table").mul_(0.9)
+        holder.named["table"] = table
+        return gated(self, x, table)
+
+
+@pytest.mark.filterwarnings("ignore:.*writes into a cut parameter")
+@pytest.mark.parametrize(
+    "kind", [ByAttribute, MethodComputes, AfterAChange, WritesThere, WritesARow, WritesWhatItTakes]
+)
 def test_it_is_as_it_is_now(kind: type[Mlp]) -> None:
     equals_dense(Net(kind, "itself"), written, words(3), 2)

@@ -9,9 +9,14 @@ from ..cut.views import WholeView
 from .tensor import CutResult, closed
 
 
+def is_of_parameter(value: torch.Tensor) -> bool:
+    """Returns if a tensor is a cut parameter or a view of one."""
+    return isinstance(value, (IsCut, WholeView))
+
+
 def stands_for_whole(value: torch.Tensor) -> bool:
     """Returns if a program cannot take a tensor as it is."""
-    return isinstance(value, (IsCut, WholeView)) or (isinstance(value, CutResult) and not value.policy.taken_cut)
+    return is_of_parameter(value) or (isinstance(value, CutResult) and not value.policy.taken_cut)
 
 
 def taken_whole(value: torch.Tensor, what: str) -> torch.Tensor:
