@@ -101,6 +101,8 @@ def _tensors(giver: str, result: Any, shapes: Shapes, own: Own | None = None) ->
     plain = type(result) is tuple and set(map(type, result)) == {torch.Tensor}
     # pytree takes longer to say so
     tensors = list(result) if plain else [t for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor)]
+    if len(tensors) != len(shapes):
+        raise TraceError(f"a {giver} gave {_several(len(tensors))} to a program for {_several(len(shapes))}")
     tensors = tensors if own is None else own(tensors)
     for tensor, shape in zip(tensors, shapes, strict=True):
         for found, size in zip(tensor.shape, shape, strict=True):
@@ -116,3 +118,7 @@ def check_shapes(giver: str, tensors: list[torch.Tensor], shapes: Shapes) -> Non
         for size, own in zip(shape, tensor.shape, strict=True):
             if size is not None and size != own:
                 raise TraceError(f"a {giver} gave a value of shape {list(tensor.shape)} to a program for {list(shape)}")
+
+
+def _several(count: int) -> str:
+    return f"{count} tensor{'s' * (count != 1)}"

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 import autotp
 from autotp.dispatch.apply import apply_plan
+from autotp.errors import TraceError
 from autotp.runtime.groups.launch import run_ranks
 from autotp.runtime.groups.ranks import Ranks
 from autotp.runtime.groups.simulate import simulate
@@ -180,3 +181,20 @@ class ReadsEach(Decoder):
 def test_what_every_block_leaves_by_itself_is_there_for_planning() -> None:
     autotp.verify(ReadsEach(), tp=3, example=(words(4),)).raise_for_failure()
     equals_dense(ReadsEach(), steps, words(4), 3)
+
+
+class Swaps(Mlp):
+    """Takes what the block before it has left, of which the first finds none."""
+
+    def forward(self, x: torch.Tensor, held: Held) -> torch.Tensor:
+        inner = functional.gelu(self.up(x))
+        before = held.swap(inner)
+        return x + self.down(inner if before is None else inner + before)
+
+
+READS[Swaps] = lambda held: held.seen
+
+
+def test_a_method_that_gives_more_tensors_than_it_did_is_refused() -> None:
+    with pytest.raises(TraceError, match="a Held gave 1 tensor to a program for 0 tensors"):
+        equals_dense(Net(Swaps, not_at_all, False), steps, words(4), 2)
