@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 import autotp
+from autotp.checkpoint.full import full_gradients
+from autotp.dispatch.apply import apply_plan
 from autotp.errors import VerificationError
 from autotp.runtime.groups.ranks import Ranks
+from autotp.runtime.groups.simulate import simulate
+from autotp.runtime.results.tensor import closed
+from autotp.session.pipeline import Session
 from tests.contract.parts import HIDDEN, INNER, Mlp, linear, values
 
 # At tp 3 neither of them is a multiple of the ranks, and results are gathered at the end of a block.
@@ -110,6 +117,60 @@ def unread(model: Blocks, x: torch.Tensor) -> Any:
 def test_a_result_that_nobody_reads_has_no_sums(tp: int) -> None:
     torch.manual_seed(0)
     autotp.verify(Blocks(unread, Attends), tp, example=(values(2, 5, HIDDEN),), objective="memory").raise_for_failure()
+
+
+def test_streams_that_nobody_reads_have_no_gradient_on_any_rank() -> None:
+    """Four heads on three ranks are 2 + 2 + 0: the rank without any agrees with the others on what has no gradient."""
+    torch.manual_seed(0)
+    model, x = Blocks(unread, Attends), values(2, 5, HIDDEN)
+    sum(part.sum() for part in tree_leaves(model(x))).backward()  # type: ignore[attr-defined]
+    true = {name: parameter.grad for name, parameter in model.named_parameters()}
+    assert None in true.values()
+    for parameter in model.parameters():
+        parameter.grad = None
+    session = Session(model, example=(x,), objective="memory")
+    plan = session.plan(3)
+    assert plan.units[0].layouts()
+    compilers = session.compilers(plan)
+
+    def on_rank(ranks: Ranks) -> dict[str, torch.Tensor | None]:
+        parallel = apply_plan(copy.deepcopy(model), plan, ranks, compilers)
+        sum(closed(part).sum() for part in tree_leaves(parallel(x))).backward()  # type: ignore[union-attr]
+        return full_gradients(parallel)
+
+    for found in simulate(3, on_rank):
+        assert {name for name in true if found[name] is None} == {name for name in true if true[name] is None}
+        for name, gradient in found.items():
+            if gradient is not None:
+                torch.testing.assert_close(gradient, true[name], rtol=0, atol=1e-12)
+
+
+D = 16
+OF_TORCH: dict[str, Callable[[], tuple[nn.Module, tuple[torch.Tensor, ...]]]] = {
+    "encoder": lambda: (
+        nn.TransformerEncoder(nn.TransformerEncoderLayer(D, 4, 32, batch_first=True), 2, enable_nested_tensor=False),
+        (values(2, 5, D),),
+    ),
+    "decoder": lambda: (
+        nn.TransformerDecoder(nn.TransformerDecoderLayer(D, 4, 32, batch_first=True), 2),
+        (values(2, 5, D), values(2, 7, D)),
+    ),
+    "both": lambda: (nn.Transformer(D, 4, 2, 2, 32, batch_first=True), (values(2, 5, D), values(2, 7, D))),
+}
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("wants", [False, True])
+@pytest.mark.parametrize("tp", [2, 4])
+@pytest.mark.parametrize("name", OF_TORCH)
+def test_the_transformers_of_torch_send_what_is_planned(name: str, tp: int, wants: bool) -> None:
+    """Whether what is given wants a gradient or not: the first of equal layers has other sums where it does not."""
+    torch.manual_seed(0)
+    model, inputs = OF_TORCH[name]()
+    example = tuple(value.requires_grad_(wants) for value in inputs)
+    report = autotp.verify(model.double(), tp, example=example)
+    report.raise_for_failure()
+    assert all(call.planned for call in report.calls)
 
 
 class Given(nn.Module):

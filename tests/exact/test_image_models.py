@@ -21,7 +21,7 @@ def conv(inner: int, outer: int, size: int = 3, **options: int) -> nn.Conv2d:
 
 
 class Residual(nn.Module):
-    """A block of a diffusion model: norms over groups, and a shift for every channel that is made of the time."""
+    """A block of Stable Diffusion's UNet: norms over groups, and a shift for every channel that is made of the time."""
 
     def __init__(self, inner: int, outer: int) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Unet(nn.Module):
 
 
 class Squeezed(nn.Module):
-    """Wide, each channel by itself, weighed by what all places say together, and narrow again."""
+    """MobileNet's and EfficientNet's: wide, each channel by itself, weighed by what all places say together, and narrow again."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class Squeezed(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """A block of a residual network: every convolution is followed by a norm over the batch."""
+    """ResNet's: every convolution is followed by a norm over the batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class Windows(nn.Module):
 
 
 class Grouped(nn.Module):
-    """Channels in groups, of which each is made of its own."""
+    """ResNeXt's: channels in groups, of which each is made of its own."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class Grouped(nn.Module):
 
 
 class Upwards(nn.Module):
-    """A decoder's step: larger between two convolutions."""
+    """A step of an image autoencoder's decoder (AutoencoderKL): larger between two convolutions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ class Upwards(nn.Module):
 
 
 class Sound(nn.Module):
-    """Over time: a transposed convolution makes more of it, a strided one less."""
+    """As autoencoders of sound have it, over time: a transposed convolution makes more of it, a strided one less."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -167,7 +167,7 @@ class Sound(nn.Module):
 
 
 class Modulated(nn.Module):
-    """A transformer's block of a diffusion model: six numbers a channel say how each sample is normed and weighed."""
+    """DiT's block: six numbers a channel say how each sample is normed and weighed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -190,7 +190,7 @@ class Modulated(nn.Module):
 
 
 class Single(nn.Module):
-    """Attention and a feed-forward side by side, and one product that sums over both."""
+    """Flux's single block: attention and a feed-forward side by side, and one product that sums over both."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -216,7 +216,7 @@ class Swapped(nn.Module):
 
 
 class Normed(nn.Module):
-    """Queries and keys are normed over all heads at once: by their size, and by mean and size."""
+    """Wan's attention: queries and keys are normed over all heads at once, by their size, and by mean and size."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -284,7 +284,7 @@ NETWORKS = {
 }
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(15)
 @pytest.mark.parametrize(("name", "tp"), [(name, tp) for name in NETWORKS for tp in (2, 3)])
 def test_equals_the_dense_network_and_is_cut(name: str, tp: int) -> None:
     make, inputs, share = NETWORKS[name]

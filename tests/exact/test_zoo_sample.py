@@ -55,6 +55,15 @@ def test_a_family_is_right_and_cut(name: str) -> None:
     assert record.tokens == "equal" or "dense model does not write" in record.tokens
 
 
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", ["deepseek_v4", "xlstm"])
+def test_what_keeps_parts_of_its_state_in_objects_is_cut_in_every_kind_of_call(name: str) -> None:
+    """Compressed keys, and states of recurrences: a call with a cache, one without, training and generation gather no weights."""
+    (record,) = measure(Kind(name, CAUSAL), (2,))
+    assert is_cut(record), record
+    assert not record.whole
+
+
 @pytest.mark.parametrize("name", BASES)
 def test_a_base_model_is_right_and_cut(name: str) -> None:
     (record,) = measure(Kind(name, BASE), (BASES[name],))
