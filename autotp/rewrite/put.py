@@ -151,6 +151,8 @@ def _part(value: torch.Tensor, wanted: Deferred, kind: str, written: bool = Fals
     value = taken_whole(value, f"what a {kind} holds")
     if not wanted.cuts or any(value.shape[dim] != layout.size for dim, layout, _ in wanted.cuts):
         return value
+    if written:
+        raise TraceError(MSG_WRITTEN.format(kind=kind))
     if value.requires_grad and torch.is_grad_enabled() and not is_alike:
         raise TraceError(MSG_OTHERWISE.format(kind=kind))
     return wanted.own(value)

@@ -61,3 +61,20 @@ def test_its_gradient_is_a_part_or_there_is_none(wanted: Layout, is_settled: boo
         torch.testing.assert_close(gradient, torch.full_like(own, 3))
 
     simulate(2, on_rank)
+
+
+@pytest.mark.parametrize("kept", ["a whole", "what is settled", "another part"])
+def test_what_is_written_into_is_the_value_itself_or_there_is_none(kept: str) -> None:
+    def on_rank(ranks: Ranks) -> None:
+        wanted = policy(ranks, FLAT)
+        own = of(FLAT, ranks.rank).clone()
+        assert _part(own, wanted, "State", written=True) is own
+        value = deferred(own, ranks, wanted.cuts)
+        assert _part(value, wanted, "State", written=True).data_ptr() == own.data_ptr()
+        others = {"a whole": WHOLE.clone(), "what is settled": value, "another part": value}
+        if kept == "what is settled":
+            value.select(1, 0)
+        with pytest.raises(TraceError, match="writes into a value in a State"):
+            _part(others[kept], policy(ranks, INSIDE) if kept == "another part" else wanted, "State", written=True)
+
+    simulate(2, on_rank)
