@@ -16,9 +16,8 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
-gc.set_threshold(
-    100_000, 50, 100
-)  # tracing makes many objects, and looking through all of them takes a sixth of its time
+# Tracing makes many objects, and looking through all of them takes a sixth of its time; never to do so, gigabytes.
+gc.set_threshold(100_000, 50, 5)
 
 
 @pytest.fixture(scope="session", autouse=True)

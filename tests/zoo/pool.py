@@ -77,6 +77,8 @@ def _work(connection: Connection, limit_s: float, parent: int) -> None:
             record = next(records)
             signal.setitimer(signal.ITIMER_PROF, 0)
             connection.send(record)
+        del records
+        gc.collect()  # models are parts of cycles, and gigabytes
 
 
 def run(tasks: Sequence[Task], workers: int, limit_s: float) -> Iterator[Record]:
