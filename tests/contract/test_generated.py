@@ -34,14 +34,16 @@ def check(program: Program) -> None:
     assert is_right(program, outcome), f"{outcome.kind}: {outcome.text}\n{program.text()}"
 
 
-@settings(max_examples=60, derandomize=True, **QUIET)
+@settings(max_examples=40, derandomize=True, **QUIET)
 @given(programs())
 def test_programs_of_every_kind(program: Program) -> None:
     check(program)
 
 
-@pytest.mark.sweep
-@pytest.mark.parametrize("number", range(10))
+# A hundred seconds each: a sweep has some of them, `make long` the others.
+@pytest.mark.parametrize(
+    "number", [pytest.param(n, marks=pytest.mark.sweep if n < 5 else pytest.mark.long) for n in range(10)]
+)
 def test_more_programs_of_every_kind(number: int) -> None:
     seed(number)(settings(max_examples=60, **QUIET)(given(programs())(check)))()
 
