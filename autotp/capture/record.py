@@ -107,7 +107,7 @@ class _Recorder:
     ) -> None:
         self.every = every  # unit computes its own results
         self.functions, self.given, self.taken, self.until = functions, given, taken, frozenset(until)
-        self.recording, self.real, self.depth = Recording(fakes=not real and guess is None), real, 0
+        self.recording, self.real, self.depth = Recording(on_fakes=not real and guess is None), real, 0
         device = next((p.device for p in model.parameters() if p.device.type != "meta"), None)
         self.symbols = Symbols(device, guess=guess)  # inputs without data stand for ones where the weights are
         self.results: dict[tuple[int, Sizes, bool], Any] = {}

@@ -26,8 +26,8 @@ Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 class Recording:
     """The first call of every unit shape, and of units (by path) that are called with other sizes than the first of their shape;
     parameters that the outer Python uses by itself, and which tensors of a unit's result (by their number) nobody reads; why a
-    unit shape could not run; whether it all ran on `fakes` alone, and why conditions were guessed; the model's result. A shape
-    that was renamed has an origin."""
+    unit shape could not run; whether it all ran on fakes, and why conditions were guessed; the model's result. A shape that was
+    renamed has an origin."""
 
     calls: dict[int, Arguments] = field(default_factory=dict)
     resized: dict[str, Arguments] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class Recording:
     used_outside: dict[str, str] = field(default_factory=dict)
     unread: dict[int, frozenset[int]] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
-    fakes: bool = True
+    on_fakes: bool = True
     guessed: str = ""
     result: Any = None
 

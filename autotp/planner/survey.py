@@ -166,7 +166,7 @@ class _Surveyor:
         made = [record(self.model, self.result.units, *first, self.functions)]
         # Of the others only the first call of each shape matters, unless units of one shape are called with other sizes. A run on
         # fakes that ends early would not tell that the outer Python needs values.
-        until = made[0].calls.keys() if made[0].fakes and not made[0].resized else ()
+        until = made[0].calls.keys() if made[0].on_fakes and not made[0].resized else ()
         for example in others:
             try:
                 made.append(record(self.model, self.result.units, *example, self.functions, until=until))

@@ -146,7 +146,7 @@ def _part(value: torch.Tensor, wanted: Deferred, kind: str, written: bool = Fals
     )
     if isinstance(value, CutResult) and is_alike and not value.is_settled:
         return part_of(value)
-    if written and (is_of_parameter(value) or (isinstance(value, CutResult) and wanted.cuts)):
+    if written and is_of_parameter(value):
         raise TraceError(MSG_WRITTEN.format(kind=kind))
     value = taken_whole(value, f"what a {kind} holds")
     if not wanted.cuts or any(value.shape[dim] != layout.size for dim, layout, _ in wanted.cuts):
