@@ -34,6 +34,13 @@ class Holder:
         return self.named.pop(name)
 
 
+class Only:
+    """Has it once: where there are several, what is written shows in the others, and such a block has no program."""
+
+    def __init__(self, table: torch.Tensor) -> None:
+        self.table = table
+
+
 def gated(block: Mlp, x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     return x + block.down(functional.gelu(block.up(x))) + (x @ table.T).relu() @ table
 
@@ -125,7 +132,7 @@ class Net(nn.Module):
         self.first, self.blocks, self.view = Mlp(), nn.ModuleList(kind() for _ in range(2)), VIEWS[view]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        holder = Holder(self.view(self.first.up.weight))
+        holder = getattr(type(self.blocks[0]), "holder", Holder)(self.view(self.first.up.weight))
         x = x + self.first.down(functional.gelu(self.first.up(x)))
         for block in self.blocks:
             x = block(x, holder)
@@ -152,14 +159,18 @@ def written(model: nn.Module) -> list[torch.Tensor]:
 
 
 class WritesThere(Mlp):
-    def forward(self, x: torch.Tensor, holder: Holder) -> torch.Tensor:
-        holder.table.mul_(0.9)
+    holder = Only
+
+    def forward(self, x: torch.Tensor, holder: Only) -> torch.Tensor:
+        with torch.no_grad():
+            holder.table.mul_(0.9)
         return gated(self, x, holder.table)
 
 
 class WritesARow(Mlp):
     def forward(self, x: torch.Tensor, holder: Holder) -> torch.Tensor:
-        holder.get()[1].mul_(0.9)
+        with torch.no_grad():
+            holder.get()[1].mul_(0.9)
         return gated(self, x, holder.table)
 
 
