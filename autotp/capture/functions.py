@@ -79,9 +79,17 @@ def opaque_functions(call: Call, module: nn.Module, rules: FunctionRules) -> Ite
             yield
         finally:
             for functions, name, function, _ in replaced:
-                functions[name] = function
+                _put_back(functions, name, function)
             for functions, name, _ in added:
                 functions.pop(name, None)
+
+
+def _put_back(functions: MutableMapping[str, Any], name: str, function: Any) -> None:
+    """Put a function where it was: in a mapping of several layers that may be below the one that is written to."""
+    if type(functions) is not dict:
+        functions.pop(name)
+    if functions.get(name) is not function:
+        functions[name] = function
 
 
 def _in_this_thread(function: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable[..., Any]:
@@ -111,18 +119,20 @@ def _namespaces(module: nn.Module, rules: FunctionRules) -> Sequence[FunctionTab
 
     def known(function: Any) -> tuple[str, Callable[..., Any]] | None:
         inner = function.func if isinstance(function, functools.partial) else function
-        rule = rules.get(inner.__name__) if inspect.isfunction(inner) else None
-        return (
-            None
-            if rule is None or rule.owner != package_of(inner)
-            else (f"function.{inner.__name__}", _Shapes(rule, inner))
-        )
+        rule = rule_of(inner, rules)
+        return None if rule is None else (f"function.{inner.__name__}", _Shapes(rule, inner))
 
     if not rules:
         return []
     names = {kind.__module__ for part in module.modules() for kind in type(part).__mro__}
     spaces = [vars(sys.modules[name]) for name in sorted(names) if name in sys.modules]
     return [FunctionTable(space, known) for space in (*spaces, *map(vars, module.modules()))]
+
+
+def rule_of(function: Any, rules: FunctionRules) -> FunctionRule | None:
+    """The rule for a function, None if there is none."""
+    rule = rules.get(function.__name__) if inspect.isfunction(function) else None
+    return rule if rule is not None and rule.owner == package_of(function) else None
 
 
 @contextmanager
@@ -159,7 +169,21 @@ def _function_of(kind: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
     own_context = kind.setup_context is torch.autograd.Function.setup_context
     run.__name__ = kind.__name__
     run.__dict__["__signature__"] = inspect.Signature(parameters[1:] if own_context else parameters)
+    run.__dict__[_KIND] = kind
     return run
+
+
+_KIND = "autotp_kind"
+
+
+def derivative_of(function: Any) -> type | None:
+    """The `torch.autograd.Function` that a function applies; None for one that a trace has not made."""
+    return getattr(function, "__dict__", {}).get(_KIND)
+
+
+def applying(kind: type) -> Callable[..., Any]:
+    """A function that applies a `torch.autograd.Function`, as those that traces make."""
+    return _function_of(kind, function_of(torch.autograd.Function.__dict__["apply"]))
 
 
 @dataclass(frozen=True)
@@ -234,27 +258,35 @@ class OpaqueFunction:
     """The target of an opaque function's node: the function with the constants of its call filled in.
 
     `operator` names its rule. The node's arguments are named by `argument_names`; the last one, `shapes`, says what sizes
-    the results must have. `constants` are the other arguments of the call, by name.
+    the results must have. `constants` are the other arguments of the call, by name: `leaves` of its arguments, flat, of which
+    those at `places` are the node's.
     """
 
     def __init__(
         self,
         operator: str,
         function: Callable[..., Any],
-        names: tuple[str, ...],
-        constants: Mapping[str, Any],
-        fill: Callable[[list[Any]], Any],
+        leaves: Sequence[Any],
+        places: Sequence[int],
+        spec: pytree.TreeSpec,
     ) -> None:
+        names = argument_names(function, [path for path, _ in pytree.tree_flatten_with_path(spec.unflatten(leaves))[0]])
         self.__name__ = f"{operator.replace('.', '_')}_{getattr(function, '__name__', 'function')}"
-        self.operator, self.argument_names = operator, (*names, "shapes")
-        self.constants, self._function, self._fill = dict(constants), function, fill
+        self.operator, self.argument_names = operator, (*(names[place] for place in places), "shapes")
+        self.constants = {
+            name: leaf for i, (name, leaf) in enumerate(zip(names, leaves, strict=True)) if i not in places
+        }
+        self.function, self.leaves, self.places, self.spec = function, tuple(leaves), tuple(places), spec
 
     def __call__(self, *values: Any) -> list[torch.Tensor]:
         """Run the function; gives the tensors of its result."""
         *given, shapes = values
         # What the function keeps for its backward are parts there, too.
-        args, kwargs = self._fill([held.as_subclass(torch.Tensor) if is_cut(held) else held for held in given])
-        result = self._function(*args, **kwargs)
+        filled = list(self.leaves)
+        for place, held in zip(self.places, given, strict=True):
+            filled[place] = held.as_subclass(torch.Tensor) if is_cut(held) else held
+        args, kwargs = pytree.tree_unflatten(filled, self.spec)
+        result = self.function(*args, **kwargs)
         tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         check_shapes(self.__name__, tensors, shapes)
         return tensors

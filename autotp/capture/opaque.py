@@ -184,6 +184,11 @@ class Widths:
         for mask in masks:
             self._known.setdefault(_masked(local, mask), set()).add(_masked(whole, mask))
 
+    def said(self) -> str:
+        """All that is known, as text."""
+        own = sorted((str(slices), sorted(map(str, wholes))) for slices, wholes in self._known.items())
+        return f"{own} {self._others.said() if self._others is not None else ''}"
+
     def whole(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of the whole for a slice that an object holds. Raises TraceError if it may be one of several."""
         keys = [_masked(shape, mask) for mask in (frozenset[int](), *_MASKS)]

@@ -12,11 +12,11 @@ from torch.utils import _pytree as pytree
 from ..axes.annotation import annotate, annotation
 from ..errors import TraceError
 from .calls import OpaqueCall, call_opaque, check_opaque, read_number
-from .functions import OpaqueFunction, argument_names
+from .functions import OpaqueFunction
 from .handles import pending_call
 from .opaque import Path, Position, follow
 from .stand_in import handle_path
-from .symbols import Place, Symbols, conditions_text, later_check, symbols_of
+from .symbols import LaterCheck, Place, Symbols, symbols_of
 
 
 class Inputs:
@@ -73,18 +73,7 @@ class Replacement:
         leaves, spec = [self._value(leaf) for leaf in self.call.leaves], self.call.spec
         places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.fx.Node)]
         constants = [None if isinstance(leaf, torch.fx.Node) else leaf for leaf in leaves]
-        paths = [path for path, _ in pytree.tree_flatten_with_path(spec.unflatten(leaves))[0]]
-        names = argument_names(self.call.target, paths)
-
-        def fill(values: list[Any]) -> Any:
-            filled = list(constants)
-            for place, value in zip(places, values, strict=True):
-                filled[place] = value
-            return pytree.tree_unflatten(filled, spec)
-
-        given = tuple(names[place] for place in places)
-        rest = {name: leaf for name, leaf in zip(names, constants, strict=True) if name not in given}
-        target = OpaqueFunction(self.call.name, self.call.target, given, rest, fill)
+        target = OpaqueFunction(self.call.name, self.call.target, constants, places, spec)
         return self.graph.call_function(target, (*(leaves[place] for place in places), self._shapes()))
 
     def _value(self, leaf: Any) -> Any:
@@ -123,6 +112,10 @@ class Replacement:
 
     def _shapes(self) -> tuple[tuple[int | None, ...], ...]:
         return tuple(tuple(map(_constant, value.shape)) for value in self.node.meta["val"])
+
+
+_SAME = sympy.symbols("a b", integer=True)
+_EQUAL = LaterCheck(_SAME, (1,), (sympy.Eq(*_SAME),))
 
 
 def check_later(graph: torch.fx.Graph, symbols: Symbols) -> None:
@@ -173,8 +166,8 @@ class _Later:
         used = symbols_of(conditions)
         if conditions:
             places = tuple(i for i, symbol in enumerate(used) if symbol in self.lengths)
-            check = later_check(tuple(map(str, used)), places, conditions_text(conditions))
-            self.graph.call_function(check, ([self._value_of(symbol) for symbol in used],))
+            check = LaterCheck(tuple(used), places, tuple(conditions))
+            self.graph.call_function(check.function, ([self._value_of(symbol) for symbol in used],))
 
     def check_equal(self) -> None:
         """Check that every number that is read is what it was found to be equal to."""
@@ -185,7 +178,7 @@ class _Later:
             if symbol in self.lengths:
                 equal.append(self._length(symbol))
             for other in equal:
-                self.graph.call_function(later_check(("a", "b"), (1,), "a == b"), ([read, other],))
+                self.graph.call_function(_EQUAL.function, ([read, other],))
 
     def _is_known(self, symbol: Any) -> bool:
         return self.symbols.place(symbol) is not None or symbol in self.numbers or symbol in self.lengths

@@ -7,6 +7,7 @@ import builtins
 import functools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import sympy
@@ -58,17 +59,23 @@ class Symbols:
             self.env.answer = guess
         self.mode = TracedFakes(self.env)
         self.reads = set[sympy.Symbol]()  # of numbers that a program reads while it runs
+        self.made: dict[sympy.Symbol, tuple[str, int]] = {}  # with which names, and what each stood for
         self._names: dict[sympy.Symbol, Place] = {}
         self._constants: dict[Place, int] = {}
-        self._count = 0
 
     def size(self, hint: int) -> Any:
         """A fresh symbolic size; sizes zero and one are constants."""
-        if hint < 2:
-            return hint
-        self._count += 1
-        source = ConstantSource(f"size_{self._count}")
-        symbol = self.env.create_symbol(hint, source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=None)
+        return hint if hint < 2 else self.named(f"size_{len(self.made) + 1}", hint)
+
+    def named(self, name: str, hint: int) -> Any:
+        """A symbolic number that is made with a name: `size_` and a number, or `read_` and a number for one that a program reads
+        while it runs, for which zero and one are like any other."""
+        source, is_read = ConstantSource(name), name.startswith("read_")
+        manner: dict[str, Any] = {"positive": None, "do_not_specialize_zero_one": True} if is_read else {}
+        symbol = self.env.create_symbol(hint, source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=None, **manner)
+        self.made[symbol] = name, hint
+        if is_read:
+            self.reads.add(symbol)
         return self.env.create_symintnode(symbol, hint=hint, source=source)
 
     def tensor(self, like: torch.Tensor, dynamic: Collection[int] = (), gaps: bool = False) -> torch.Tensor:
@@ -79,14 +86,21 @@ class Symbols:
         """
         device = self.device if like.device.type == "meta" else like.device
         if not dynamic and like.is_contiguous() and like.layout is torch.strided:
-            # Seven times as fast as to make one in the mode.
-            return FakeTensor(self.mode, torch.empty(like.shape, dtype=like.dtype, device="meta"), device)
+            return self.plain(like.shape, like.dtype, device)
         sizes = [self.size(int(size)) if i in dynamic else int(size) for i, size in enumerate(like.shape)]
         laying = laying_of(like) if gaps else densely(like)
         with self.mode, torch.no_grad():
             if gaps and not dynamic and like.layout is torch.strided:
                 return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=device)
             return laying.empty(sizes, like.dtype, device)
+
+    def plain(self, sizes: Sequence[Any], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """A contiguous fake tensor."""
+        if all(isinstance(size, int) for size in sizes):
+            # Seven times as fast as to make one in the mode.
+            return FakeTensor(self.mode, torch.empty(sizes, dtype=dtype, device="meta"), device)
+        with self.mode, torch.no_grad():
+            return torch.empty(sizes, dtype=dtype, device=device)
 
     def bind(self, position: int, fake: torch.Tensor) -> None:
         """Note that a symbol's value is to be read off this dim of this input at run time."""
@@ -107,18 +121,7 @@ class Symbols:
 
     def read(self, value: int) -> Any:
         """A fresh symbolic number for one that a program reads while it runs; zero and one are like any other."""
-        self._count += 1
-        source = ConstantSource(f"read_{self._count}")
-        symbol = self.env.create_symbol(
-            value,
-            source,
-            dynamic_dim=DimDynamic.DYNAMIC,
-            constraint_dim=None,
-            positive=None,
-            do_not_specialize_zero_one=True,
-        )
-        self.reads.add(symbol)
-        return self.env.create_symintnode(symbol, hint=value, source=source)
+        return self.named(f"read_{len(self.made) + 1}", value)
 
     def guards(self, layings: Layings) -> Guards:
         """The conditions on input sizes under which the trace holds, sizes that are constants in it included, and on how those
@@ -134,11 +137,8 @@ class Symbols:
         usable = [condition for condition in conditions if condition.free_symbols <= self._names.keys()]
         # What was taken as larger than one, and comes first: a size below two has a key of its own, a number may be any.
         numbers = [symbol for symbol, (_, dim) in self._names.items() if dim is None]
-        bound = sorted({*symbols_of(usable), *numbers}, key=str)
-        places = tuple(self._names[symbol] for symbol in bound)
-        text = " and ".join([*(f"{symbol} > 1" for symbol in numbers), conditions_text(usable)])
-        check = _compiled(tuple(map(str, bound)), text)
-        return Guards(places, check, self._constants, layings)
+        usable = [*(sympy.StrictGreaterThan(symbol, 1, evaluate=False) for symbol in numbers), *usable]
+        return Guards({symbol: self._names[symbol] for symbol in symbols_of(usable)}, usable, self._constants, layings)
 
     def later_conditions(self) -> list[sympy.Basic]:
         """The conditions on sizes and numbers that are known only while the program runs."""
@@ -161,14 +161,19 @@ class Symbols:
 
 
 class Guards:
-    """A check of input sizes and numbers, compiled once; and, of inputs of which it matters, how they lie in memory."""
+    """A check of input sizes and numbers, compiled once: the `conditions` on symbols, with the place of each; and, of inputs of
+    which it matters, how they lie in memory. Raises TraceError for a condition that has no text."""
 
     def __init__(
-        self, places: Sequence[Place], check: Callable[..., bool], constants: Mapping[Place, int], layings: Layings
+        self,
+        symbols: Mapping[sympy.Symbol, Place],
+        conditions: Sequence[sympy.Basic],
+        constants: Mapping[Place, int],
+        layings: Layings,
     ) -> None:
-        self.places, self.layings = tuple(places), dict(layings)
-        self.constants = dict(constants)
-        self.check = check
+        self.symbols, self.conditions, self.places = dict(symbols), tuple(conditions), tuple(symbols.values())
+        self.constants, self.layings = dict(constants), dict(layings)
+        self.check = _compiled(tuple(map(str, symbols)), conditions_text(conditions))
 
     def hold(self, tensors: Sequence[torch.Tensor], numbers: Sequence[int]) -> bool:
         """Returns if the sizes of these inputs, and these numbers, satisfy every condition."""
@@ -184,13 +189,27 @@ class Guards:
         return bool(self.check(*map(at, self.places)))
 
 
-@functools.cache
-def later_check(names: tuple[str, ...], lengths: tuple[int, ...], text: str) -> Callable[[Sequence[int]], None]:
-    """A check, in a program, of conditions on what opaque objects gave it: `text` over `names`, given their values.
+@dataclass(frozen=True)
+class LaterCheck:
+    """A check, in a program, of conditions on what opaque objects gave it, over values of `symbols` in their order.
 
     The values numbered in `lengths` were taken as larger than one while tracing; where one of them is none or one, which
-    broadcasts like any other, nothing is checked. The check raises TraceError if a condition does not hold.
+    broadcasts like any other, nothing is checked.
     """
+
+    symbols: tuple[sympy.Symbol, ...]
+    lengths: tuple[int, ...]
+    conditions: tuple[sympy.Basic, ...]
+
+    @functools.cached_property
+    def function(self) -> Callable[[Sequence[int]], None]:
+        """The check as a program calls it. It raises TraceError if a condition does not hold."""
+        return _later_check(self)
+
+
+@functools.cache
+def _later_check(check: LaterCheck) -> Callable[[Sequence[int]], None]:
+    names, lengths, text = tuple(map(str, check.symbols)), check.lengths, conditions_text(check.conditions)
     holds = _compiled(names, text)
 
     def check_lengths(values: Sequence[int]) -> None:
@@ -201,7 +220,16 @@ def later_check(names: tuple[str, ...], lengths: tuple[int, ...], text: str) -> 
             raise TraceError(f"an opaque object gave sizes {list(values)} to a program for {text} ({', '.join(names)})")
 
     torch.fx.node.has_side_effect(check_lengths)
+    vars(check_lengths)[_CHECK] = check
     return check_lengths
+
+
+_CHECK = "autotp_check"
+
+
+def later_check_of(function: Any) -> LaterCheck | None:
+    """The check that a function of a program makes, None for any other function."""
+    return getattr(function, "__dict__", {}).get(_CHECK)
 
 
 @functools.cache

@@ -220,6 +220,7 @@ class _Tracer:
             constants=constants,
             positions=self.places if any(position.used for position in self.positions) else None,
             contract=self.contract(constants, {str(node.target) for node in outliving(graph)}),
+            symbols=self.symbols,
         )
 
     def _call(self, names: list[str], flat: list[Any]) -> list[torch.Tensor]:

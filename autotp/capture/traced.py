@@ -15,7 +15,7 @@ from .contract.guards import Contract
 from .contract.snapshot import Change
 from .reads import HandleGuard, HandleRead
 from .signature import CallSite, Slot
-from .symbols import Guards
+from .symbols import Guards, Symbols
 
 
 class CaptureError(TraceError):
@@ -32,8 +32,8 @@ class Traced:
     """A captured call and the conditions under which it is valid for another one: `guards` on sizes and numbers, `handle_guards`
     on the call's objects, `contract` on the state that the unit's Python read.
 
-    `reads` are the numbers that it takes as further inputs, `positions` those for which alone it holds, None if it does for all
-    units of equal shape; `unread` are the numbers of result tensors that nobody is known to read.
+    `symbols` are its sizes. `reads` are the numbers that it takes as further inputs, `positions` those for which alone it holds,
+    None if it does for all units of equal shape; `unread` are the numbers of result tensors that nobody is known to read.
     """
 
     graph: torch.fx.Graph
@@ -46,6 +46,7 @@ class Traced:
     constants: Mapping[str, torch.Tensor]
     positions: tuple[int, ...] | None
     contract: Contract
+    symbols: Symbols
     unread: frozenset[int] = frozenset()
 
     def valid_for(self, site: CallSite, positions: tuple[int, ...]) -> bool:

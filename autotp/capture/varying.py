@@ -63,6 +63,14 @@ class VaryingDims:
             i for i, (old, new) in enumerate(zip(before, sizes, strict=True)) if old != new
         )
 
+    def said(self, site: CallSite) -> str:
+        """What a trace of a call takes as varying, and all else, as text."""
+        tensors = zip(site.paths("tensor"), site.tensors, strict=True)
+        sizes = [[-1 if i in self.of(path, t) else int(s) for i, s in enumerate(t.shape)] for path, t in tensors]
+        numbers = zip(site.paths("number"), site.numbers, strict=True)
+        values = ["varies" if self.of_number(path) else number for path, number in numbers]
+        return f"{sizes} {values} {sorted(self._varying_reads)}"
+
     def mark(self, site: CallSite, dims: Collection[tuple[int, int]]) -> None:
         """Take dims (tensor, dim) of a call as varying."""
         paths = site.paths("tensor") if dims else []

@@ -56,10 +56,15 @@ class Parallel:
 
 
 def make_compilers(
-    plan: Plan, found: Survey | None, rules: tuple[Path, ...] = (), calls: Sequence[UnitCalls] | None = None
+    plan: Plan,
+    found: Survey | None,
+    rules: tuple[Path, ...] = (),
+    calls: Sequence[UnitCalls] | None = None,
+    *,
+    keeps: bool = False,
 ) -> dict[UnitPlan, Compiler]:
     """One compiler for every unit plan; ranks simulated in one process share them. What is not known of the units' `calls` is
-    what the survey says; without either, nothing is."""
+    what the survey says; without either, nothing is. With `keeps` they keep traces on disk."""
     weigher, widths = _Prices(plan, rules), Widths()
     traces = {} if found is None else traces_of(plan, found)
     if calls is None:
@@ -84,6 +89,7 @@ def make_compilers(
             unit.keep,
             plan.tp if unit.sequence else 0,
             is_proved=is_proved and unit.instances[0] in known,
+            keeps=keeps,
         )
     return compilers
 

@@ -36,6 +36,7 @@ from ..runtime.cut.origin import sending_nothing
 from ..runtime.transport.alarm import unseen
 from .aside import is_filled
 from .entry import Entry
+from .kept import KeptTraces
 from .live import LiveUnit
 from .structure import Signature
 
@@ -81,7 +82,8 @@ class Compiler:
     placement for all units, also for the first, which may be given data.
     Why there is no program for a kind of call stands in `refused`. `structures` has the compilers for those of the units whose
     modules were `changed` later, which the plan says nothing of. A plan that `is_proved` holds for some call. With `sequence`
-    ranks, calls that a backward may follow hand on what is cut over positions.
+    ranks, calls that a backward may follow hand on what is cut over positions. One that `keeps` traces writes them to disk, and
+    reads those that another process has written.
     """
 
     layouts: Mapping[str, tuple[Layout, ...]]
@@ -104,6 +106,7 @@ class Compiler:
     structures: dict[Signature, Compiler] = field(default_factory=dict)
     changed: bool = False
     is_proved: bool = False
+    keeps: bool = False
     inner: dict[tuple[str, Signature], Compiler] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -155,7 +158,9 @@ class Compiler:
         """The compiler for the module at a path within a unit of this structure, which is called by itself."""
         with self.lock:
             if (path, signature) not in self.inner:
-                self.inner[path, signature] = Compiler(layouts, self.price, rules=self.rules, changed=True)
+                self.inner[path, signature] = Compiler(
+                    layouts, self.price, rules=self.rules, changed=True, keeps=self.keeps
+                )
             return self.inner[path, signature]
 
     def _known(
@@ -183,13 +188,21 @@ class Compiler:
 
     def _trace(self, call: LiveUnit, site: CallSite) -> Traced:
         self.varying.observe(site, call.positions)
+        kept = KeptTraces.of(self, call, site) if self.keeps else None
+        found = kept and kept.find(call, site)
+        traced = replace(found, unread=self.unread) if found else self._traced(call, site)
+        if kept and not found:
+            kept.keep(traced, call)
+        self.varying.observe_reads(traced.handle_guards)
+        return traced
+
+    def _traced(self, call: LiveUnit, site: CallSite) -> Traced:
         structure = call.current_structure()
         unsaved = _unsaved()
         with doing(f"tracing {call.unit.path or 'the model'}"), unsaved, unseen(), sending_nothing():
             traced = trace(structure, call.unit, site, self.varying, self.unread, self.widths, self.rules, call.module)
         if not call.holds(traced.contract):
             raise TraceError("what its Python reads is not what it was before it was traced")
-        self.varying.observe_reads(traced.handle_guards)
         return traced
 
     def _new(self, call: LiveUnit, site: CallSite, cut: bool) -> tuple[Traced, Program]:

@@ -30,7 +30,7 @@ def cut_model(session: Session, ranks: Ranks, plan: Plan | None = None) -> None:
         session.accepted(plan, ranks.size)
     ranks.check_agreement(plan.to_json(), "plans")
     leave_checkpointing(session.module)  # of parts that are parallel already
-    apply_plan(session.module, plan, ranks, session.compilers(plan))
+    apply_plan(session.module, plan, ranks, session.compilers(plan, keeps=True))
 
 
 def cut_again(model: nn.Module, **options: Any) -> None:

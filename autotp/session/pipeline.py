@@ -128,7 +128,8 @@ class Session:
         """What the survey says of the calls of a plan's units."""
         return calls_of(plan, self.found)
 
-    def compilers(self, plan: Plan) -> dict[UnitPlan, Compiler]:
-        """What makes the programs of every unit under a plan; traces are used again where there are some, or can be."""
+    def compilers(self, plan: Plan, *, keeps: bool = False) -> dict[UnitPlan, Compiler]:
+        """What makes the programs of every unit under a plan; traces are used again where there are some, or can be. With `keeps`
+        they keep others on disk."""
         found = self.found if self.is_surveyed or self.knows_inputs else None
-        return make_compilers(plan, found, self.folders)
+        return make_compilers(plan, found, self.folders, keeps=keeps)

@@ -108,7 +108,7 @@ def place_at_first_call(building: Callable[[], Built], ranks: Ranks, **wishes: U
         plan = session.plan(ranks.size)
         ranks.check_agreement(plan.to_json(), "plans")
         opened = built().opened()
-        together(ranks, LOAD, lambda: _read(opened, plan, ranks, session.compilers(plan)))
+        together(ranks, LOAD, lambda: _read(opened, plan, ranks, session.compilers(plan, keeps=True)))
         join_ranks(model, ranks)
 
     cut_at_first_call(model, ranks, lambda given: Session(on_meta(model), example=given, **wishes), cut)
@@ -156,7 +156,7 @@ def place(
     plan, calls = _agreed(share(ranks, LOAD, choose))
     model = opened().model
     check_equal_models(model, ranks)
-    compilers = make_compilers(plan, None, session().folders, calls)
+    compilers = make_compilers(plan, None, session().folders, calls, keeps=True)
     read_by = [int(text) for text in share(ranks, LOAD, lambda: _read(opened(), plan, ranks, compilers))]
     if ranks.rank == 0:
         report(loading(model), read_by)

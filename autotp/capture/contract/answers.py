@@ -165,10 +165,13 @@ def warning_filters(function: Any) -> Any:
 
 def registered(kind: Any) -> Any:
     """The classes that were registered with an abstract class, or with one that is made of it."""
-    own = {id(reference()) for reference in _abc._get_dump(kind)[0]}
-    return tuple(
-        sorted(own.union(*(registered(each) for each in kind.__subclasses__() if isinstance(each, abc.ABCMeta))))
-    )
+    return tuple(sorted(map(id, registered_classes(kind))))
+
+
+def registered_classes(kind: Any) -> set[type]:
+    """The same, the classes themselves."""
+    own = {each for reference in _abc._get_dump(kind)[0] if (each := reference()) is not None}
+    return own.union(*(registered_classes(each) for each in kind.__subclasses__() if isinstance(each, abc.ABCMeta)))
 
 
 def answer(function: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import FunctionType, MappingProxyType
+from types import CodeType, FunctionType, MappingProxyType
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import nn
 
 from .apart import Memory
 from .check import check_of
+from .memo import Memo
 from .modes import Modes
 from .source import Source, own_attributes
 from .values import agree, are_same_keys, is_same
@@ -45,7 +46,8 @@ class Contract:
     """All that a trace leaned on: `guards` in the order of the reads, so that each one's holder is guarded before it; tied
     parameters and buffers (`aliases`); `objects` that were reached, and by `groups` which of them are one; tensors that are
     inputs though no call hands them over, by the name of their node; what a program writes into: of the state (`written`), and
-    of its inputs, by number (`into`)."""
+    of its inputs, by number (`into`); the pieces of `codes` that ran, and other libraries' `operators` and the `memos` that
+    these called."""
 
     guards: tuple[Guard, ...] = ()
     aliases: tuple[tuple[Source, Source], ...] = ()
@@ -55,6 +57,9 @@ class Contract:
     modes: Modes = field(default_factory=Modes)
     written: tuple[Source, ...] = ()
     into: tuple[int, ...] = ()
+    codes: frozenset[CodeType] = frozenset()
+    operators: frozenset[str] = frozenset()
+    memos: tuple[Memo, ...] = ()
     first: dict[Source, int] = field(default_factory=dict)  # ids of what the first unit that was bound had
 
     @property

@@ -18,7 +18,7 @@ from .answers import is_outside
 from .frames import IMPORTS, MSG_HIDDEN, is_observed
 from .kept import keeper, runs_again
 from .laying import LAYOUTS, asked, asks_for_order, is_asked_of_all, storage_of
-from .libraries import is_module_of_library
+from .libraries import foreign_library, is_module_of_library
 from .modes import Modes
 from .names import Names
 from .numbers import INSTEAD, STANDS_FOR, is_instead
@@ -63,6 +63,8 @@ class Instructions(Names):
         self.met: dict[int, Any] = {}  # objects that are new, or were read as their methods ran
         self.entered: set[tuple[int, Source]] = set()
         self.own_code: set[types.CodeType] = set()  # of functions that the trace itself makes
+        self.ran: set[types.CodeType] = set()  # but for code of libraries whose versions say what it is
+        self.operators: set[str] = set()  # of libraries of which nothing is known
         self.named_in: set[types.CodeType] = set()  # code of torch's functions
         self.inputs: dict[int, int] = {}  # by where they lie, their numbers
         self.laid: set[int] = set()  # those of which it matters how they lie in memory
@@ -76,6 +78,8 @@ class Instructions(Names):
         named = {*code.co_names, *(constant for constant in code.co_consts if isinstance(constant, str))}
         self.name(named)
         is_library = is_module_of_library(frame.f_globals)
+        if not is_library:
+            self.ran.add(code)
         words = OF_PYTHON.intersection(each for each in code.co_consts if isinstance(each, str))
         inside = (
             _INSIDE & named
@@ -183,6 +187,7 @@ class Instructions(Names):
     def call(self, function: Any, args: Any, kwargs: Any) -> None:
         """A function of torch runs; some leave in a tensor what a graph does not have, some read what is in one."""
         self._note_keeper(keeper())
+        self.operators |= foreign_library(function)
         if may_write(function, kwargs):
             for tensor in (leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)):
                 if memory_of(tensor) in self.memory:

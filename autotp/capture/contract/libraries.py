@@ -17,6 +17,7 @@ from .source import MISSING
 from .values import PLAIN
 
 _NAMED = frozenset({"torch", "numpy"})
+OPERATORS = frozenset({"aten", "prims", "autotp"})  # of torch and of ours
 _OF_PYTHON = frozenset(sys.stdlib_module_names)
 _STANDARD = Path(sysconfig.get_path("stdlib"))
 _HEAP_TYPE = 1 << 9
@@ -58,6 +59,15 @@ def is_module_of_library(namespace: Mapping[str, Any]) -> bool:
     if package in _NAMED:
         return True
     return package in _OF_PYTHON and _is_standard(str(namespace.get("__file__") or ""), name)
+
+
+def foreign_library(function: Any) -> frozenset[str]:
+    """The name of the library that has brought an operator to torch; nothing for torch's own and ours, and for what is no
+    operator."""
+    packet = getattr(function, "_overloadpacket", function)
+    if not isinstance(packet, torch._ops.OpOverloadPacket):
+        return frozenset()
+    return frozenset({str(packet._qualified_op_name).partition("::")[0]}) - OPERATORS
 
 
 @cache

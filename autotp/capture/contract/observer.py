@@ -187,6 +187,9 @@ class Observer(Instructions):
             self.modes,
             written=tuple(source for source, value in found.items() if id(value) in ids),
             into=tuple(i for i in range(len(given)) if f"tensor_{i}" in written),
+            codes=frozenset(self.ran),
+            operators=frozenset(self.operators),
+            memos=tuple(self.snapshots.caches),
         )
         if not contract.memory(found).is_apart(given):
             raise TraceError("it writes where something else lies that it reads")
