@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import itertools
 import sys
+import tomllib
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,11 +19,9 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from autotp.dispatch.apply import apply_plan, make_compilers
 from autotp.dispatch.compiler import Compiler
-from autotp.errors import TraceError
 from autotp.planner.arguments import Arguments
 from autotp.runtime.groups.ranks import Ranks
 from autotp.runtime.groups.simulate import simulate
@@ -60,13 +59,10 @@ class Model(nn.Module):
 
 @dataclass(frozen=True)
 class Case:
-    """Two versions of a program: `first` and `then` stand in the same places, in text before the block, in its `init` and `body`;
-    `after` is run when the model is made. One that is not `kept` is traced in every process, others until so many have `begun`: a
-    memo that a trace fills is empty where a trace is read."""
+    """Two versions of a program, as the file of the cases says."""
 
     name: str
-    first: str
-    then: str
+    versions: tuple[str, str]
     before: str = ""
     init: str = "pass"
     body: str = "F.gelu(self.up(x))"
@@ -79,54 +75,7 @@ class Case:
         return (HEAD + self.before + block).replace("VERSION", version), self.after.replace("VERSION", version)
 
 
-CASES = (
-    Case("the code of the block", "F.gelu", "F.silu", body="VERSION(self.up(x))"),
-    Case("a constant in the code", "2.0", "3.0", body="VERSION * F.gelu(self.up(x))"),
-    Case("a global", "2.0", "3.0", before="scale = VERSION", body="scale * F.gelu(self.up(x))"),
-    Case("a function", "t * 2", "t * 3", before="def act(t):\n    return VERSION", body="act(F.gelu(self.up(x)))"),
-    Case("a function within one", "2", "3", before="def act(t):\n    def inner(u):\n        return u * VERSION\n    return inner(t)", body="act(self.up(x))"),
-    Case("a default", "2.0", "3.0", before="def act(t, s=VERSION):\n    return t * s", body="act(F.gelu(self.up(x)))"),
-    Case("a closure", "2.0", "3.0", before="def make(s):\n    def act(t):\n        return t * s\n    return act\nact = make(VERSION)", body="act(self.up(x))"),
-    Case("a partial", "0.1", "0.2", before="act = functools.partial(F.leaky_relu, negative_slope=VERSION)", body="act(self.up(x))"),
-    Case("an attribute", "2.0", "3.0", init="self.scale = VERSION", body="self.scale * F.gelu(self.up(x))"),
-    Case("an attribute's kind", "2", "True", init="self.scale = VERSION", body="self.scale * F.gelu(self.up(x))"),
-    Case("a zero's sign", "0.0", "-0.0", init="self.scale = VERSION", body="self.up(x) + math.copysign(1.0, self.scale)"),
-    Case("an item of a list", "[1.0, 2.0]", "[2.0, 1.0]", init="self.scales = VERSION", body="self.scales[0] * F.gelu(self.up(x))"),
-    Case("the length of a list", "[1.0]", "[1.0, 1.0]", init="self.scales = VERSION", body="sum(self.scales) * F.gelu(self.up(x))"),
-    Case("the order of a dict", "dict(a=2.0, b=3.0)", "dict(b=3.0, a=2.0)", init="self.named = VERSION", body="(F.gelu(self.up(x)) + list(self.named.values())[0]) * list(self.named.values())[1]"),
-    Case("a set", "{1}", "{1, 2}", init="self.kinds = VERSION", body="len(self.kinds) * F.gelu(self.up(x))"),
-    Case("a class's attribute", "2.0", "3.0", before="class Settings:\n    scale = VERSION", init="self.settings = Settings()", body="self.settings.scale * F.gelu(self.up(x))"),
-    Case("a property", "2.0", "3.0", before="class Settings:\n    @property\n    def scale(self):\n        return VERSION", init="self.settings = Settings()", body="self.settings.scale * F.gelu(self.up(x))"),
-    Case("a method of a base class", "2.0", "3.0", before="class Base:\n    def scale(self):\n        return VERSION\nclass Settings(Base):\n    pass", init="self.settings = Settings()", body="self.settings.scale() * F.gelu(self.up(x))"),
-    Case("a special method", "2.0", "3.0", before="class Scale:\n    def __mul__(self, t):\n        return VERSION * t", init="self.scale = Scale()", body="self.scale * F.gelu(self.up(x))"),
-    Case("a slot", "2.0", "3.0", before="class Settings:\n    __slots__ = ('scale',)\n    def __init__(self):\n        self.scale = VERSION", init="self.settings = Settings()", body="self.settings.scale * F.gelu(self.up(x))"),
-    Case("an enumeration", "2.0", "3.0", before="class Kind(enum.Enum):\n    A = VERSION", init="self.kind = Kind.A", body="self.kind.value * F.gelu(self.up(x))"),
-    Case("a subclass of float", "2.0", "3.0", before="class Number(float):\n    pass", init="self.scale = Number(VERSION)", body="float(self.scale) * F.gelu(self.up(x))", kept=False),
-    Case("a pattern", "a+", "b+", before="pattern = re.compile('VERSION')", body="(2.0 if pattern.pattern == 'a+' else 3.0) * F.gelu(self.up(x))"),
-    Case("a number of numpy's", "2.0", "3.0", init="self.scale = numpy.float64(VERSION)", body="float(self.scale) * F.gelu(self.up(x))"),
-    Case("an array", "2.0", "3.0", init="self.scale = numpy.array([VERSION])", body="float(self.scale[0]) * F.gelu(self.up(x))"),
-    Case("a decimal", "2", "3", init="self.scale = decimal.Decimal('VERSION')", body="float(self.scale) * F.gelu(self.up(x))", kept=False),
-    Case("an environment variable", "2", "3", before="os.environ['A_SCALE_OF_A_USER'] = 'VERSION'", body="int(os.environ['A_SCALE_OF_A_USER']) * F.gelu(self.up(x))"),
-    Case("a context variable", "2.0", "3.0", before="scale = contextvars.ContextVar('scale', default=VERSION)", body="scale.get() * F.gelu(self.up(x))"),
-    Case("a memo", "2.0", "3.0", before="@functools.lru_cache\ndef scale(name):\n    return VERSION", body="scale('a') * F.gelu(self.up(x))", begun=2),
-    Case("what a memo keeps", "2.0", "3.0", before="state = [VERSION]\n@functools.lru_cache\ndef scale(name):\n    return state[0]\nscale('a')\nstate[0] = 1.0", body="scale('a') * F.gelu(self.up(x))"),
-    Case("a buffer", "2.0", "3.0", init="self.register_buffer('scale', torch.tensor(VERSION, dtype=torch.float64))", body="self.scale * F.gelu(self.up(x))"),
-    Case("a buffer's shape", "1", "16", init="self.register_buffer('shift', torch.ones(VERSION, dtype=torch.float64))", body="F.gelu(self.up(x * self.shift * self.shift.shape[0]))"),
-    Case("a constant tensor", "2.0", "3.0", body="F.gelu(self.up(x)) * torch.tensor([VERSION], dtype=torch.float64)"),
-    Case("a tensor that is no buffer", "2.0", "3.0", init="self.scale = torch.tensor(VERSION, dtype=torch.float64)", body="self.scale * F.gelu(self.up(x))"),
-    Case("a hook", "2.0", "3.0", after="for layer in model.layers:\n    layer.down.register_forward_hook(lambda m, a, r: r * VERSION)"),
-    Case("a hook before", "2.0", "3.0", after="for layer in model.layers:\n    layer.up.register_forward_pre_hook(lambda m, a: (a[0] * VERSION,))"),
-    Case("a forward of an object's own", "2.0", "3.0", init="self.act = nn.GELU()", body="self.act(self.up(x))", after="for layer in model.layers:\n    layer.act.forward = lambda t: F.gelu(t) * VERSION"),
-    Case("a part's class", "nn.GELU()", "nn.SiLU()", init="self.act = VERSION", body="self.act(self.up(x))"),
-    Case("a part's setting", "0.1", "0.2", init="self.act = nn.LeakyReLU(VERSION)", body="self.act(self.up(x))"),
-    Case("a function of torch that somebody replaced", "F.gelu", "F.silu", before="act = VERSION", body="act(self.up(x))"),
-    Case("a function with a derivative", "2", "3", before="class Act(torch.autograd.Function):\n    @staticmethod\n    def forward(ctx, t):\n        return t * VERSION\n    @staticmethod\n    def backward(ctx, g):\n        return g * VERSION", body="Act.apply(self.up(x))"),
-    Case("which of two objects is one", "a", "b", before="class Flag:\n    pass\na, b = Flag(), Flag()\nchosen = VERSION", body="(2.0 if chosen is a else 3.0) * F.gelu(self.up(x))"),
-    Case("an entry of a table", "F.gelu", "F.silu", before="table = {'act': VERSION}", body="table['act'](self.up(x))"),
-    Case("an attribute that is missing", "pass", "self.extra = 3.0", init="VERSION", body="getattr(self, 'extra', 2.0) * F.gelu(self.up(x))"),
-    Case("whether weights are one", "pass", "self.up2.weight = self.up.weight", init="self.up2 = nn.Linear(16, 32)\n        VERSION", body="F.gelu(self.up(x)) * self.up2(x)"),
-    Case("a number in a module of types", "2.0", "3.0", before="settings = types.SimpleNamespace(scale=VERSION)", body="settings.scale * F.gelu(self.up(x))"),
-)  # fmt: skip
+CASES = [Case(**case) for case in tomllib.loads(Path(__file__).with_name("kept_traces.toml").read_text())["case"]]
 
 
 @pytest.fixture(autouse=True)
@@ -197,9 +146,10 @@ def check(case: Case, version: str, monkeypatch: pytest.MonkeyPatch) -> int:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_another_process_goes_by_what_it_has_itself(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, then = case.versions
     for _ in range(case.begun):
-        assert check(case, case.first, monkeypatch) > 0
-    again = check(case, case.first, monkeypatch)
+        assert check(case, first, monkeypatch) > 0
+    again = check(case, first, monkeypatch)
     assert (again == 0) is case.kept
-    check(case, case.then, monkeypatch)
-    assert check(case, case.first, monkeypatch) == again
+    check(case, then, monkeypatch)
+    assert check(case, first, monkeypatch) == again
