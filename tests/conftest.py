@@ -1,8 +1,9 @@
-"""What every test runs under: no network, one thread a process (many ranks share few cores), no terminal's width, and no
-plans that were kept by an earlier run."""
+"""What every test runs under: no network, one thread a process (many ranks share few cores), no terminal's width, and
+nothing that another test has kept on disk."""
 
 import builtins
 import gc
+import itertools
 import json.encoder
 import os
 from collections.abc import Iterator
@@ -20,9 +21,12 @@ torch.set_num_threads(1)
 gc.set_threshold(100_000, 50, 5)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _own_plans(tmp_path_factory: pytest.TempPathFactory) -> None:
-    os.environ["AUTOTP_CACHE"] = str(tmp_path_factory.mktemp("plans"))
+@pytest.fixture(autouse=True)
+def _nothing_kept(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOTP_CACHE", str(tmp_path_factory.getbasetemp() / "kept" / str(next(_numbers))))
+
+
+_numbers = itertools.count()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

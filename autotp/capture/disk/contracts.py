@@ -15,7 +15,7 @@ from ..contract.modes import Modes
 from ..contract.source import Source
 from ..contract.values import as_expected, kind_of
 from .names import UnnamedError, found, module_named, name_of, name_of_globals
-from .texts import codes_in, text_at, texts_in
+from .texts import called_with, codes_in, text_at, texts_in
 from .values import value_data, value_of
 
 _QUESTIONS: Mapping[str, Callable[[Any], Any]] = {
@@ -119,6 +119,7 @@ def contract_data(contract: Contract, unit: nn.Module) -> dict[str, Any]:
     if contract.operators or not contract.codes <= codes:
         raise UnnamedError
     return {
+        "memos": _memos_data(contract, unit, known, sources),
         "guards": [[sources.number(guard.source), text] for guard, text in zip(contract.guards, texts, strict=True)],
         "same": _same(contract.guards, known),
         "aliases": [sources.all(pair) for pair in contract.aliases],
@@ -139,11 +140,12 @@ def contract_of(data: Mapping[str, Any], unit: nn.Module) -> Contract | None:
     if _modes_text(modes) != data["modes"] or modes.inference is not data["inference"]:
         return None
     sources, known = _sources_of(data["sources"]), dict[Source, Any]()
-    guards = []
     for number, text in data["guards"]:
         if _text(sources[number], unit, known, {}) != text:
             return None
-        guards.append(Guard(sources[number], as_expected(known[sources[number]])))
+    if not all(_is_remembered(sources[number], unit, known, *call) for number, *call in data["memos"]):
+        return None
+    guards = [Guard(sources[number], as_expected(sources[number].get(unit, known))) for number, _ in data["guards"]]
 
     def all_of(numbers: Iterable[int]) -> tuple[Source, ...]:
         return tuple(sources[number] for number in numbers)
@@ -160,6 +162,28 @@ def contract_of(data: Mapping[str, Any], unit: nn.Module) -> Contract | None:
     )
     is_same = _same(guards, known) == data["same"] and grouped(contract.objects, unit, known) == contract.groups
     return contract if is_same else None
+
+
+def _memos_data(contract: Contract, unit: nn.Module, known: dict[Source, Any], sources: _Sources) -> list[Any]:
+    """The calls of memoising functions whose results these have come to keep in the trace: another process makes them, too."""
+    memos, calls = {id(each.function): each for each in reversed(contract.memos)}, []
+    for source in (guard.source for guard in contract.guards if guard.source.key is memo.cache_state):
+        assert source.parent is not None
+        own = memos.get(id(source.parent.get(unit, known)))
+        for key, result in own.added().items() if own else ():
+            args, kwargs = called_with(key)
+            calls.append([sources.number(source), value_data(args), value_data(kwargs), texts_in(result)])
+    return calls
+
+
+def _is_remembered(
+    source: Source, unit: nn.Module, known: dict[Source, Any], args: Any, kwargs: Any, result: str
+) -> bool:
+    """Make such a call. Returns if it gives what it gave in the trace."""
+    if source.parent is None or source.key is not memo.cache_state:
+        return False
+    known.pop(source, None)
+    return texts_in(source.parent.get(unit, known)(*value_of(args), **value_of(kwargs))) == result
 
 
 def _text(source: Source, unit: nn.Module, known: dict[Source, Any], memos: Mapping[int, Mapping[Any, Any]]) -> str:

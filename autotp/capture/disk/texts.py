@@ -68,6 +68,16 @@ def _without_marks(key: Any) -> Any:
     return tuple("by name" if each is _BY_NAME else each for each in key) if isinstance(key, (tuple, list)) else key
 
 
+def called_with(key: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of the call of a memoising function that has a result under a key."""
+    if not isinstance(key, (tuple, list)):
+        return (key,), {}
+    plain = [*key]
+    first = next((i for i, each in enumerate(plain) if each is _BY_NAME), len(plain))
+    named = plain[first + 1 :]
+    return tuple(plain[:first]), dict(zip(named[::2], named[1::2], strict=True))
+
+
 def texts_in(value: Any) -> str:
     """The text of all that is in tuples, lists and dicts. Raises UnnamedError if something has none."""
     if isinstance(value, dict):
