@@ -82,16 +82,25 @@ def kept_in_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterato
     monkeypatch.setenv("AUTOTP_CACHE", str(tmp_path))
     monkeypatch.setenv("A_SCALE_OF_A_USER", "")
     yield
-    sys.modules.pop(NAME, None)
+    end()
+
+
+def end() -> None:
+    """The program ends, and undoes what would outlive it here."""
+    module = sys.modules.pop(NAME, None)
+    getattr(module, "undo", lambda: None)()
 
 
 def model_of(source: str, after: str) -> nn.Module:
     """The model of a program that has just begun."""
+    end()
     module = sys.modules[NAME] = types.ModuleType(NAME)
     exec(compile(source, f"{NAME}.py", "exec"), vars(module))
     torch.manual_seed(0)
     model: nn.Module = vars(module)["Model"]().double()
-    exec(after, vars(module), {"model": model})
+    vars(module)["model"] = model
+    exec(after, vars(module))
+    del vars(module)["model"]
     return model
 
 

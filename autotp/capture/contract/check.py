@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import nn
 
-from .probes import code_of, is_empty
+from .probes import attributes_of, code_of, is_empty
 from .source import MISSING, Source, own_attributes, static_attribute
 from .values import CONTAINERS, PLAIN, is_cut
 from .versions import VERSIONED, check_text, dict_version, entries_of
@@ -239,7 +239,7 @@ def _order(text: _Text, holder: nn.Module, key: str, value: tuple[str, ...]) -> 
 
 
 def _probe(text: _Text, holder: Any, key: Callable[[Any], Any], value: Any) -> None:
-    if key is code_of:
+    if key in (code_of, attributes_of):
         entries = entries_of(holder)
         # Equal entries are found soonest; where a class counts its objects, say, its code is what it was.
         same = f"{text.name(entries)} == {text.name(dict(entries))}"

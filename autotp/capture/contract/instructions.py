@@ -65,7 +65,6 @@ class Instructions(Names):
         self.own_code: set[types.CodeType] = set()  # of functions that the trace itself makes
         self.ran: set[types.CodeType] = set()  # but for code of libraries whose versions say what it is
         self.operators: set[str] = set()  # of libraries of which nothing is known
-        self.named_in: set[types.CodeType] = set()  # code of torch's functions
         self.inputs: dict[int, int] = {}  # by where they lie, their numbers
         self.laid: set[int] = set()  # those of which it matters how they lie in memory
         self.strides = False  # if these were asked for
@@ -198,7 +197,7 @@ class Instructions(Names):
             name = function.__qualname__
             self.refuse(f"{name} has taken the place of a function of torch, and runs more than once in a trace")
         if isinstance(function, types.FunctionType):
-            self._note_named(function)
+            self.note_named(function)
         if function in TEXTS and is_observed(_behind_torch(sys._getframe(2))):
             self.refuse("it writes a tensor as text, and a trace has others")
         if function in LEAVES:
@@ -218,22 +217,6 @@ class Instructions(Names):
         if hook is not self.keeper and not runs_again(hook):
             self.refuse("it says how tensors are kept for the backward, and a program keeps others")
         self.repeats |= hook is not self.keeper
-
-    def _note_named(self, function: types.FunctionType) -> None:
-        """What a Python function of torch's, and those of the same Python module that it calls, find by their names there: nobody
-        follows what torch's functions do, and somebody may put another function in the place of one."""
-        namespace, waiting = function.__globals__, [function.__code__]
-        while waiting:
-            code = waiting.pop()
-            if code in self.named_in:
-                continue
-            self.named_in.add(code)
-            for name in code.co_names:
-                held = namespace.get(name)
-                if callable(held):
-                    self.note(self.fixed(namespace), "global", name)
-                if isinstance(held, types.FunctionType) and held.__globals__ is namespace:
-                    waiting.append(held.__code__)
 
     def _asked_of_a_tensor(self, function: Any, args: Any) -> None:
         """What a tensor of a trace says otherwise than the one that it stands for."""

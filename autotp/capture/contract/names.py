@@ -9,10 +9,13 @@ import types
 from collections.abc import Set
 from typing import Any
 
+from torch import nn
+
 from .actions import SUBCLASSES, Action
 from .answers import PLAIN, attribute
 from .attributes import Attributes
 from .libraries import is_of_library
+from .modes import Modes
 from .probes import can_be_found, has_plain_subclasses, subclasses
 from .snapshot import untraced
 from .source import MISSING, Source, static_attribute
@@ -21,6 +24,10 @@ from .values import is_of_torch
 
 class Names(Attributes):
     """Notes of what is read off them."""
+
+    def __init__(self, twin: nn.Module, live: nn.Module, varying: frozenset[tuple[str, str]], modes: Modes) -> None:
+        super().__init__(twin, live, varying, modes)
+        self.named_in: set[types.CodeType] = set()  # code of torch's functions
 
     def refuse_named(self, value: Any) -> None:
         """Of a module of the unit that code names: there a trace cannot put the twin's."""
@@ -80,6 +87,30 @@ class Names(Attributes):
             self.refuse(f"it imports {name}, which fails with {type(error).__name__}")
             return False
         return True
+
+    def note_named(self, function: types.FunctionType) -> None:
+        """What a Python function of torch's, and those of the same Python module that it calls, find by their names there: nobody
+        follows what torch's functions do, and somebody may put another function in the place of one."""
+        namespace, waiting = function.__globals__, [function.__code__]
+        while waiting:
+            code = waiting.pop()
+            if code in self.named_in:
+                continue
+            self.named_in.add(code)
+            for name in code.co_names:
+                held = namespace.get(name)
+                if callable(held) or isinstance(held, types.ModuleType):
+                    source = self.note(self.fixed(namespace), "global", name)
+                    self._note_named_in(held, source, set(code.co_names))
+                if isinstance(held, types.FunctionType) and held.__globals__ is namespace:
+                    waiting.append(held.__code__)
+
+    def _note_named_in(self, module: Any, source: Source, names: set[str]) -> None:
+        """What of these names may be read off a Python module, and off those in it."""
+        for name in names.intersection(vars(module)) if isinstance(module, types.ModuleType) else ():
+            held = vars(module)[name]
+            if callable(held) or (isinstance(held, types.ModuleType) and held is not module):
+                self._note_named_in(held, self.note(source, "attribute", name), names - {name})
 
     def read_chains(self, value: Any, source: Source, action: Action) -> None:
         for chain in action.chains:

@@ -29,7 +29,7 @@ from .guards import Contract, Guard, grouped
 from .instructions import Instructions
 from .libraries import is_of_library
 from .numbers import symbols_are_numbers
-from .probes import code_of, lineage, variable_state
+from .probes import attributes_of, code_of, lineage, variable_state
 from .snapshot import Change
 from .source import Source, own_attributes
 from .tensors import telling
@@ -55,6 +55,7 @@ class Observer(Instructions):
         says which ones they are. `kinds` are the classes of objects among them."""
         if (stranger := self.modes.stranger()) is not None:
             self.refuse(f"{stranger} watches the functions of torch, and a program calls others")
+        self.note(self.fixed(torch.Tensor), "probe", attributes_of)  # nobody follows what is asked of tensors
         for part, path in list(self.parts.values()):
             self._reach_class(type(part), self.step(self._part_source(path), "type"))
         own = own_attributes(self.twins[id(self.live)]).get("forward")

@@ -89,6 +89,11 @@ def code_of(kind: type) -> dict[str, Any]:
     }
 
 
+def attributes_of(kind: type) -> dict[str, Any]:
+    """All that a class itself has, by name."""
+    return {name: held for name, held in vars(kind).items() if name not in OF_PYTHON}
+
+
 def lineage(kind: type) -> tuple[Any, ...]:
     """What a class is called, and the classes that it is made of."""
     return kind.__name__, kind.__qualname__, kind.__module__, kind.__mro__
@@ -103,10 +108,10 @@ def getter_names(value: Any) -> tuple[type, tuple[int | str, ...]]:
 def given_to_getter(name: int | str) -> Callable[[Any], Any]:
     """What a getter was given at a place, or under a name."""
 
-    def given(value: Any) -> Any:
+    def given_to_getter(value: Any) -> Any:
         return _given(value).get(name, MISSING)
 
-    return given
+    return given_to_getter
 
 
 def _given(value: Any) -> dict[int | str, Any]:

@@ -30,6 +30,7 @@ _QUESTIONS: Mapping[str, Callable[[Any], Any]] = {
         laying.strides_of,
         memo.cache_state,
         probes.array_state,
+        probes.attributes_of,
         probes.builtin_self,
         probes.code_of,
         probes.environment_state,

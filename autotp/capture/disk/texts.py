@@ -6,6 +6,7 @@ compared by itself.
 
 from __future__ import annotations
 
+import datetime
 import functools
 import hashlib
 import logging
@@ -37,6 +38,8 @@ _METHODS_OF_C = (
     types.GetSetDescriptorType,
     types.MemberDescriptorType,
 )
+_OURS = __name__.partition(".")[0]
+_CAPSULE = type(datetime.datetime_CAPI)
 # What is in these, or what they say, is guarded by itself.
 _BY_CLASS = frozenset(
     "array cache container environment getter method module object partial random variable view".split()
@@ -144,6 +147,10 @@ def _identity_text(value: Any) -> str:
         return f"{type(value).__name__} {name_of(value.__objclass__)} {value.__name__}"
     if isinstance(value, types.BuiltinFunctionType):
         return _builtin_text(value)
+    if type(value).__module__.partition(".")[0] == _OURS:
+        return f"of ours {name_of(type(value))}"
+    if isinstance(value, _CAPSULE):
+        return "a pointer of C's"
     raise UnnamedError
 
 
