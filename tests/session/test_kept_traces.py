@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 import sys
 import tomllib
 import types
@@ -20,8 +21,10 @@ import pytest
 import torch
 from torch import nn
 
+from autotp.dispatch import kept
 from autotp.dispatch.apply import apply_plan, make_compilers
 from autotp.dispatch.compiler import Compiler
+from autotp.dispatch.kept import KeptTraces
 from autotp.planner.arguments import Arguments
 from autotp.runtime.groups.ranks import Ranks
 from autotp.runtime.groups.simulate import simulate
@@ -160,3 +163,95 @@ def test_another_process_goes_by_what_it_has_itself(case: Case, monkeypatch: pyt
     assert (again == 0) is case.kept
     check(case, then, monkeypatch)
     assert check(case, first, monkeypatch) == again
+
+
+def files(folder: Path) -> list[Path]:
+    """What is kept there, without the plans."""
+    return sorted(file for file in folder.rglob("*.json") if "traces" in file.parts)
+
+
+def cut_off(text: str) -> str:
+    return text[: len(text) // 2]
+
+
+def emptied(text: str) -> str:
+    return "{}"
+
+
+def another(text: str) -> str:
+    return json.dumps([1, {"contract": None}])
+
+
+def of_a_function(text: str) -> str:
+    """What a reader must not call."""
+    data = json.loads(text)
+    for node in data["nodes"]:
+        if node[0] == "call_function":
+            given = {"leaves": ["tuple"], "places": [], "tree": ""}
+            node[1] = {"operator": "function.rmtree", "applies": False, "name": ["shutil", "rmtree"], **given}
+    return json.dumps(data)
+
+
+def of_an_operator(text: str) -> str:
+    return text.replace('"aten.gelu.default"', '"aten.nothing.default"').replace('"aten.linear.default"', '"os.system"')
+
+
+def of_other_sizes(text: str) -> str:
+    data = json.loads(text)
+    data["sizes"] = [[*place, value + 1] for *place, value in data["sizes"]]
+    return json.dumps(data)
+
+
+BROKEN = (cut_off, emptied, another, of_a_function, of_an_operator, of_other_sizes)
+PLAIN = Case("plain", ("2.0", "3.0"), body="VERSION * F.gelu(self.up(x))")
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
+def test_what_cannot_be_read_is_traced(broken: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    first = check(PLAIN, "2.0", monkeypatch)
+    assert len(files(tmp_path)) >= first
+    for file in files(tmp_path):
+        file.write_text(broken(file.read_text()))
+    assert check(PLAIN, "2.0", monkeypatch) == first
+
+
+def test_a_folder_that_cannot_be_written_only_costs_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("AUTOTP_CACHE", str(tmp_path / "file"))
+    first = check(PLAIN, "2.0", monkeypatch)
+    assert first > 0
+    assert check(PLAIN, "2.0", monkeypatch) == first
+
+
+def test_there_are_not_more_files_than_states(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    case = Case("many", ("", ""), init="self.scale = VERSION", body="self.scale * F.gelu(self.up(x))")
+    monkeypatch.setattr(kept, "MOST", 2)
+    for number in range(4):
+        assert check(case, f"{number}.5", monkeypatch) > 0
+    assert all(len(list(folder.glob("*.json"))) <= 2 for folder in {file.parent for file in files(tmp_path)})
+    assert check(case, "3.5", monkeypatch) == 0
+    assert check(case, "0.5", monkeypatch) > 0
+
+
+def test_a_trace_is_read_as_it_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs that are made of it are the same, word for word: ranks that trace and ranks that read go together."""
+    written: list[str] = []
+    made = KeptTraces.keep
+
+    def described(self: KeptTraces, traced: Any, call: Any) -> None:
+        written.append(str(traced.graph))
+        made(self, traced, call)
+
+    monkeypatch.setattr(KeptTraces, "keep", described)
+    check(PLAIN, "2.0", monkeypatch)
+    read: list[str] = []
+    found = KeptTraces.find
+
+    def noted(self: KeptTraces, call: Any, site: Any) -> Any:
+        traced = found(self, call, site)
+        read.append(str(traced and traced.graph))
+        return traced
+
+    monkeypatch.setattr(KeptTraces, "find", noted)
+    check(PLAIN, "2.0", monkeypatch)
+    assert sorted(read) == sorted(written)
