@@ -7,6 +7,7 @@ What else is known of it is its `annotation`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -99,8 +100,8 @@ def trace(
         raise CaptureError(str(error), read[-1], getattr(error, "changes", ())) from error
     except Exception as error:
         reason = str(error).strip().split("\n")[0] or type(error).__name__
-        text = f"{unit.path or 'the model'} cannot be traced: {type(error).__name__}: {reason}"
-        raise CaptureError(text, read[-1]) from error
+        name, path = type(error).__name__, unit.path or "the model"
+        raise CaptureError(f"{path} cannot be traced: {name}: {reason}", read[-1]) from error
 
 
 class _Tracer:
@@ -236,18 +237,16 @@ class _Tracer:
         given = Containers((args, kwargs))
         with holding(self.module, self.live, state) as held, _reparametrize_module(self.module, state):
             observer = Observer(self.module, self.live, self.position_names, self.modes)
-            self.observer, observer.held = observer, held
-            self.handles.observer = observer
+            self.observer = self.handles.observer = observer
+            observer.held = held
             observer.inputs = {storage_of(tensor): number for number, tensor in enumerate(tensors)}
             with observer.watching():
                 observer.begin(self.site.leaves, map(type, self.site.handles))
                 result = observer.run(self.module.forward, *args, **kwargs)
         given.check(result, observer.known.keys() | observer.snapshots.taken.keys())
         leaves, self.out_spec = pytree.tree_flatten(opened(result), is_leaf=is_stand_in)
-        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        number = iter(range(len(tensors)))
-        self.outputs = [self._output(leaf, number) for leaf in leaves]
-        return tensors
+        self.outputs = list(map(self._output, leaves, itertools.repeat(itertools.count())))
+        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
     def _output(self, leaf: Any, number: Any) -> Any:
         if isinstance(leaf, torch.Tensor):

@@ -188,7 +188,8 @@ class Compiler:
 
     def _trace(self, call: LiveUnit, site: CallSite) -> Traced:
         self.varying.observe(site, call.positions)
-        kept = KeptTraces.of(self, call, site) if self.keeps else None
+        told = self.varying, self.unread, self.widths, self.rules
+        kept = KeptTraces.of(call, site, *told) if self.keeps else None
         found = kept and kept.find(call, site)
         traced = replace(found, unread=self.unread) if found else self._traced(call, site)
         if kept and not found:
@@ -200,7 +201,8 @@ class Compiler:
         structure = call.current_structure()
         unsaved = _unsaved()
         with doing(f"tracing {call.unit.path or 'the model'}"), unsaved, unseen(), sending_nothing():
-            traced = trace(structure, call.unit, site, self.varying, self.unread, self.widths, self.rules, call.module)
+            told = self.varying, self.unread, self.widths, self.rules
+            traced = trace(structure, call.unit, site, *told, call.module)
         if not call.holds(traced.contract):
             raise TraceError("what its Python reads is not what it was before it was traced")
         return traced

@@ -10,7 +10,7 @@ import logging
 import platform
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy
 import torch
@@ -18,14 +18,13 @@ import torch
 from ..capture.disk.names import UnnamedError
 from ..capture.disk.texts import texts_in
 from ..capture.disk.traces import trace_data, trace_of
+from ..capture.opaque import Widths
 from ..capture.signature import CallSite
 from ..capture.traced import Traced
+from ..capture.varying import VaryingDims
 from ..outside.kept import digest_of, folder, keep, sources
+from .live import LiveUnit
 from .structure import signature_of
-
-if TYPE_CHECKING:
-    from .compiler import Compiler
-    from .live import LiveUnit
 
 MOST = 8  # traces for calls of one kind: of units in other states, or at other places among their siblings
 logger = logging.getLogger("autotp")
@@ -45,8 +44,16 @@ class KeptTraces:
     rules: tuple[Path, ...]
 
     @classmethod
-    def of(cls, compiler: Compiler, call: LiveUnit, site: CallSite) -> KeptTraces | None:
-        """Those for a call of a unit; None where the call has what is in no other process."""
+    def of(
+        cls,
+        call: LiveUnit,
+        site: CallSite,
+        varying: VaryingDims,
+        unread: frozenset[int],
+        widths: Widths,
+        rules: tuple[Path, ...],
+    ) -> KeptTraces | None:
+        """Those for a call of a unit; the rest is as for `trace`. None where the call has what is in no other process."""
         try:
             key = texts_in([*site.key, list(site.same)])
         except (UnnamedError, NotImplementedError):
@@ -55,12 +62,12 @@ class KeptTraces:
             key,
             signature_of(call.module),
             call.unit.positions,
-            compiler.varying.said(site),
-            sorted(compiler.unread),
-            compiler.widths.said() if site.handles else "",
+            varying.said(site),
+            sorted(unread),
+            widths.said() if site.handles else "",
         )
         name = hashlib.sha256(repr(told).encode()).hexdigest()
-        return cls(folder() / "traces" / _versions(compiler.rules) / name, compiler.rules)
+        return cls(folder() / "traces" / _versions(rules) / name, rules)
 
     def find(self, call: LiveUnit, site: CallSite) -> Traced | None:
         """The first one that holds for a call of a unit, None if none does."""

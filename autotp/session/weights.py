@@ -67,7 +67,8 @@ def from_pretrained(
         dtype: of the weights. Without it, the one that transformers takes: that of the configuration, else of the checkpoint;
             with `build`, that of the checkpoint.
         plan: a plan from `autotp.plan`. Without it, rank 0 makes the plan, and keeps it in the folder `$AUTOTP_CACHE`
-            (`~/.cache/autotp/plans` if that is not set) for the next time that an equal model is loaded.
+            (`~/.cache/autotp/plans` if that is not set) for the next time that an equal model is loaded. Traces are kept there,
+            too.
         device: where this rank computes and its weights go, as for `autotp.parallelize`.
         sum_in_float32: as for `autotp.parallelize`.
         build: makes the dense module, for one that is not from transformers. Its parameters are never in memory.
