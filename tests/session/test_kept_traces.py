@@ -21,6 +21,7 @@ import pytest
 import torch
 from torch import nn
 
+from autotp.capture.disk import traces
 from autotp.dispatch import kept
 from autotp.dispatch.apply import apply_plan, make_compilers
 from autotp.dispatch.compiler import Compiler
@@ -155,6 +156,7 @@ def check(case: Case, version: str, monkeypatch: pytest.MonkeyPatch) -> int:
     return traces
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_another_process_goes_by_what_it_has_itself(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     first, then = case.versions
@@ -255,3 +257,14 @@ def test_a_trace_is_read_as_it_was_written(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(KeptTraces, "find", noted)
     check(PLAIN, "2.0", monkeypatch)
     assert sorted(read) == sorted(written)
+
+
+@pytest.mark.parametrize("name", ["_data", "_trace"])
+def test_a_trace_that_fails_to_be_kept_or_read_only_costs_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError("an object of the model's own")
+
+    monkeypatch.setattr(traces, name, fail)
+    first = check(PLAIN, "2.0", monkeypatch)
+    assert first > 0
+    assert check(PLAIN, "2.0", monkeypatch) == first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,15 +23,17 @@ from .names import UnnamedError
 from .texts import texts_in
 from .values import value_data, value_of
 
-# What reading an object, or data of another form, may raise.
-_OTHERWISE = (LookupError, AttributeError, TypeError, ValueError, UnnamedError)
+logger = logging.getLogger("autotp")
 
 
 def trace_data(traced: Traced, unit: nn.Module) -> dict[str, Any] | None:
     """A trace that holds for a unit as data; None if another process could not use it: it has something that has no name."""
     try:
         return _data(traced, unit)
-    except (UnnamedError, NotImplementedError):  # the second one: a container that torch has no name for
+    except UnnamedError:
+        return None
+    except Exception as error:  # from objects of a model's own, and from torch for a container that it has no name for
+        logger.info("a trace is not kept: %r", error)
         return None
 
 
@@ -65,7 +68,10 @@ def trace_of(
     """The trace of some data for a call of a unit, None if it does not hold for that, or the data is none."""
     try:
         return _trace(data, unit, site, positions, rules)
-    except _OTHERWISE:
+    except UnnamedError:
+        return None
+    except Exception as error:  # from data of another form, and from objects that are read
+        logger.info("a trace is not read: %r", error)
         return None
 
 
