@@ -100,8 +100,8 @@ def trace(
         raise CaptureError(str(error), read[-1], getattr(error, "changes", ())) from error
     except Exception as error:
         reason = str(error).strip().split("\n")[0] or type(error).__name__
-        name, path = type(error).__name__, unit.path or "the model"
-        raise CaptureError(f"{path} cannot be traced: {name}: {reason}", read[-1]) from error
+        text = f"{unit.path or 'the model'} cannot be traced: {type(error).__name__}: {reason}"
+        raise CaptureError(text, read[-1]) from error
 
 
 class _Tracer:

@@ -14,6 +14,7 @@ from ..contract.guards import Contract, Guard, grouped
 from ..contract.modes import Modes
 from ..contract.source import Source
 from ..contract.values import as_expected, kind_of
+from ..opaque import objects_in
 from .names import UnnamedError, found, module_named, name_of, name_of_globals
 from .texts import called_with, codes_in, text_at, texts_in
 from .values import value_data, value_of
@@ -110,9 +111,14 @@ def _key_of(kind: str, data: Any) -> Any:
     return value_of(data)
 
 
-def contract_data(contract: Contract, unit: nn.Module) -> dict[str, Any]:
-    """A contract that holds for a unit as data. Raises UnnamedError if another process could not tell whether it holds there."""
-    sources, known, codes = _Sources(), dict[Source, Any](), set[types.CodeType]()
+def contract_data(contract: Contract, unit: nn.Module, handles: Sequence[Any]) -> dict[str, Any]:
+    """A contract that holds for a unit as data. Raises UnnamedError if another process could not tell whether it holds there.
+
+    What objects of the call, the `handles`, gave by code of their own is asked for again at every call.
+    """
+    sources, known = _Sources(), dict[Source, Any]()
+    kinds = {kind for handle in handles for each in objects_in(handle) for kind in type(each).__mro__}
+    codes = {code for kind in kinds for code in codes_in(dict(vars(kind)))}
     texts, memos = [], {id(memo.function): memo.before for memo in reversed(contract.memos)}
     for guard in contract.guards:
         texts.append(_text(guard.source, unit, known, memos))

@@ -42,7 +42,7 @@ def _data(traced: Traced, unit: nn.Module) -> dict[str, Any]:
     graph = GraphWriter(traced.graph, traced.symbols, traced.constants)
     guards = traced.guards
     return {
-        "contract": contract_data(traced.contract, unit),
+        "contract": contract_data(traced.contract, unit, traced.site.handles),
         "handles": [
             [guard.read.handle, value_data(guard.read.path), texts_in(guard.value), guard.varies]
             for guard in traced.handle_guards
