@@ -16,7 +16,7 @@ from ..contract.source import Source
 from ..contract.values import as_expected, kind_of
 from ..opaque import objects_in
 from .names import UnnamedError, found, module_named, name_of, name_of_globals
-from .texts import called_with, codes_in, text_at, texts_in
+from .texts import called_with, codes_in, constants_text, text_at, texts_in
 from .values import value_data, value_of
 
 _QUESTIONS: Mapping[str, Callable[[Any], Any]] = {
@@ -179,7 +179,7 @@ def _memos_data(contract: Contract, unit: nn.Module, known: dict[Source, Any], s
         own = memos.get(id(source.parent.get(unit, known)))
         for key, result in own.added().items() if own else ():
             args, kwargs = called_with(key)
-            calls.append([sources.number(source), value_data(args), value_data(kwargs), texts_in(result)])
+            calls.append([sources.number(source), value_data(args), value_data(kwargs), constants_text(result)])
     return calls
 
 
@@ -190,7 +190,7 @@ def _is_remembered(
     if source.parent is None or source.key is not memo.cache_state:
         return False
     known.pop(source, None)
-    return texts_in(source.parent.get(unit, known)(*value_of(args), **value_of(kwargs))) == result
+    return constants_text(source.parent.get(unit, known)(*value_of(args), **value_of(kwargs))) == result
 
 
 def _text(source: Source, unit: nn.Module, known: dict[Source, Any], memos: Mapping[int, Mapping[Any, Any]]) -> str:

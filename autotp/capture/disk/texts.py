@@ -63,8 +63,18 @@ def _answer_text(question: Any, holder: Any, value: Any, memos: Mapping[int, Map
     if question is registered:
         return str(sorted(str(name_of(kind)) for kind in registered_classes(holder)))
     if question is cache_state and (held := memos.get(id(holder), kept(holder))) is not None:
-        return texts_in({_without_marks(key): result for key, result in held.items()})
+        return constants_text({_without_marks(key): result for key, result in held.items()})
     if (question is answer and len(value) < 2) or (question is level and value[2]):
+        raise UnnamedError
+    return constants_text(value)
+
+
+def constants_text(value: Any) -> str:
+    """As `texts_in`, of what nothing else is asked about: raises UnnamedError for an object too, whose text is its class."""
+    parts = [*value, *value.values()] if isinstance(value, dict) else value
+    for each in parts if isinstance(value, (dict, frozenset, tuple, list)) else ():
+        constants_text(each)
+    if kind_of(value) in _BY_CLASS and type(value) not in (dict, frozenset, tuple, list):
         raise UnnamedError
     return texts_in(value)
 
