@@ -10,6 +10,7 @@ import datetime
 import functools
 import hashlib
 import logging
+import os
 import re
 import sys
 import types
@@ -39,7 +40,7 @@ _METHODS_OF_C = (
     types.GetSetDescriptorType,
     types.MemberDescriptorType,
 )
-_TORCH = str(Path(torch.__file__).parent)
+_TORCH = str(Path(torch.__file__).parent) + os.sep  # and not that of torchvision beside it
 _OURS = __name__.partition(".")[0]
 _CAPSULE = type(datetime.datetime_CAPI)
 # What is in these, or what they say, is guarded by itself.
