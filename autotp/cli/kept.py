@@ -6,6 +6,7 @@ autotp and of the rules, and the files with the model's classes.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import json
 import sys
@@ -17,7 +18,7 @@ import click
 
 from ..huggingface.names import names_in_files
 from ..outside.console import make_console
-from ..outside.kept import digest_of, folder, keep, sources
+from ..outside.kept import digest_of, folder, keep, sources_digest
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,10 @@ class Question:
         except importlib.metadata.PackageNotFoundError:
             return None
         printed = console.width, console.color_system, console.is_terminal, console.encoding
-        asked = repr((context.command.name, sorted(context.params.items()), versions, printed))
-        return Question(folder() / "answers" / f"{digest_of(asked, sources(rules))}.json")
+        asked = repr(
+            (context.command.name, sorted(context.params.items()), versions, printed, sources_digest(tuple(rules)))
+        )
+        return Question(folder() / "answers" / f"{hashlib.sha256(asked.encode()).hexdigest()}.json")
 
     def is_answered(self) -> bool:
         """Print what was printed before, if it is known."""

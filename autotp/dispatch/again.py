@@ -10,7 +10,7 @@ from torch import nn
 from ..axes.layout import Layout
 from ..planner.plan import Plan, UnitPlan
 from ..runtime.layers.parallel import remove_layer
-from .apply import Parallel, install, module_paths
+from .apply import Parallel, install, module_paths, planned_units
 from .compiler import Compiler
 from .held import ATTRIBUTE, held_in
 
@@ -41,4 +41,4 @@ def apply_again(model: nn.Module, dense: nn.Module, plan: Plan, compilers: Mappi
     ranks = model.__dict__[ATTRIBUTE].ranks
     for module in model.modules():
         remove_layer(module)
-    install(model, dense, plan, ranks, compilers)
+    install(model, planned_units(dense, plan), plan, ranks, compilers)

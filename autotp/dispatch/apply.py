@@ -113,22 +113,22 @@ def apply_plan(model: nn.Module, plan: Plan, ranks: Ranks, compilers: Mapping[Un
 
     Raises PlanError, before anything is changed, if the plan is for another model or another number of ranks.
     """
-    check_plan(model, plan, ranks.size)
-    install(model, model, plan, ranks, compilers)
+    units = check_plan(model, plan, ranks.size)
+    install(model, units, plan, ranks, compilers)
     model.register_forward_hook(settle)
     return model
 
 
 def install(
-    model: nn.Module, dense: nn.Module, plan: Plan, ranks: Ranks, compilers: Mapping[UnitPlan, Compiler]
+    model: nn.Module, found: Iterable[Unit], plan: Plan, ranks: Ranks, compilers: Mapping[UnitPlan, Compiler]
 ) -> None:
-    """Cut what is not cut yet, give the layers and replace the forwards of a model; `dense` has its dense structure.
+    """Cut what is not cut yet, give the layers and replace the forwards of a model; `found` are the units of its dense structure.
 
     Raises UsageError, before anything is changed, if the memory of what is to be cut belongs to other tensors as well, and
     PlanError if something in the model is cut otherwise already.
     """
     _check_cuts(model, plan)
-    units = {unit.path: unit for unit in _planned_units(dense, plan)}
+    units = {unit.path: unit for unit in found}
     check_memory(model, (join_path(p, n) for unit in plan.units for p in unit.instances for n in unit.layouts()))
     part_gradients(model)
     state = Parallel(plan, ranks)
@@ -178,8 +178,8 @@ def module_paths(model: nn.Module) -> tuple[str, ...]:
     return tuple(path for path, _ in model.named_modules())
 
 
-def check_plan(model: nn.Module, plan: Plan, size: int) -> None:
-    """Raises PlanError unless the plan is for this model and this number of ranks."""
+def check_plan(model: nn.Module, plan: Plan, size: int) -> tuple[Unit, ...]:
+    """The units of the model. Raises PlanError unless the plan is for this model and this number of ranks."""
     if ATTRIBUTE in model.__dict__:
         raise PlanError("the model is parallel already; start from a dense one")
     if plan.tp != size:
@@ -191,10 +191,12 @@ def check_plan(model: nn.Module, plan: Plan, size: int) -> None:
             f"the plan is for another model ({plan.model}): parameter names or shapes differ from this {type(model).__name__}"
         )
     plan.check()
-    check_fits(model, plan, {unit.path: unit.shape for unit in _planned_units(model, plan)})
+    units = planned_units(model, plan)
+    check_fits(model, plan, {unit.path: unit.shape for unit in units})
+    return units
 
 
-def _planned_units(model: nn.Module, plan: Plan) -> Iterable[Unit]:
+def planned_units(model: nn.Module, plan: Plan) -> tuple[Unit, ...]:
     """The model's units, split as finely as the plan's are."""
     wanted = {path for unit in plan.units for path in unit.instances}
     split: frozenset[str] = frozenset()

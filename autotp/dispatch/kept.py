@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import json
 import logging
@@ -22,7 +21,7 @@ from ..capture.opaque import Widths
 from ..capture.signature import CallSite
 from ..capture.traced import Traced
 from ..capture.varying import VaryingDims
-from ..outside.kept import digest_of, folder, keep, sources
+from ..outside.kept import folder, keep, sources_digest
 from .live import LiveUnit
 from .structure import signature_of
 
@@ -30,10 +29,10 @@ MOST = 8  # traces for calls of one kind: of units in other states, or at other 
 logger = logging.getLogger("autotp")
 
 
-@functools.cache
 def _versions(rules: tuple[Path, ...]) -> str:
     """All that decides about traces and is not in them: autotp, the rules, Python, torch and numpy."""
-    return digest_of(repr((platform.python_version(), torch.__version__, numpy.__version__)), sources(rules))
+    versions = platform.python_version(), torch.__version__, numpy.__version__, sources_digest(rules)
+    return hashlib.sha256(repr(versions).encode()).hexdigest()
 
 
 @dataclass(frozen=True)

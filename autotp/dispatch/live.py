@@ -54,7 +54,7 @@ class LiveUnit(InPlace):
         """Returns if what a trace leaned on is in this unit as the trace found it, for a call with these tensors."""
         bound = self.bounds.get(contract)
         if bound is None or not bound.holds():
-            bound = contract.bind(self.module)
+            bound = contract.bind(self.module, again=bound is not None)
         if bound is None:
             self.bounds.pop(contract, None)
             return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
 import os
@@ -35,15 +36,23 @@ def keep(file: Path, text: str) -> None:
         logger.info("%s is not kept: %s", file.name, error)
 
 
-def sources(rules: Iterable[Path]) -> Iterator[Path]:
-    """The files of autotp, and the rules, of which each may decide about a plan."""
-    for place, pattern in ((PACKAGE, "*.py"), *((place, "*.toml") for place in (RULES, *rules))):
-        yield from sorted(place.rglob(pattern))
+@functools.cache
+def sources_digest(rules: tuple[Path, ...]) -> str:
+    """A hash of autotp and the rules, each of which may decide about a plan; of what they were when this process began to use
+    them."""
+    places = (PACKAGE, ".py"), *((place, ".toml") for place in (RULES, *rules))
+    return digest_of("", (file for place, ending in places for file in sorted(_files(place, ending))))
 
 
-def digest_of(text: str, files: Iterable[Path]) -> str:
+def _files(place: Path, ending: str) -> Iterator[str]:
+    for folder, _, names in os.walk(place):
+        yield from (os.path.join(folder, name) for name in names if name.endswith(ending))
+
+
+def digest_of(text: str, files: Iterable[str | Path]) -> str:
     """A hash of a text and of what is in files."""
     digest = hashlib.sha256(text.encode())
     for file in files:
-        digest.update(str(file).encode() + b"\0" + file.read_bytes())
+        with open(file, "rb", buffering=0) as opened:
+            digest.update(str(file).encode() + b"\0" + opened.read())
     return digest.hexdigest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, get_args, get_origin, get_type_hints
 
 from ..errors import PlanError
@@ -13,13 +14,18 @@ def read_record(kind: type[Any], data: Any, where: str) -> Any:
     """Build a frozen dataclass from plain data, field by field. Raises PlanError naming the field that is wrong."""
     if not isinstance(data, dict):
         raise PlanError(f"{where} should be an object with the fields of {kind.__name__}")
-    known = {field.name: field for field in dataclasses.fields(kind)}
+    known, hints = _fields(kind)
     strange = data.keys() - known.keys()
     missing = {n for n, f in known.items() if f.default is dataclasses.MISSING} - data.keys()
     if strange or missing:
         raise PlanError(f"{where} has the unknown fields {brief(sorted(strange))} and lacks {sorted(missing)}")
-    hints = get_type_hints(kind)
     return kind(**{name: _value(hints[name], value, f"{where}.{name}") for name, value in data.items()})
+
+
+@functools.cache
+def _fields(kind: type[Any]) -> tuple[dict[str, dataclasses.Field[Any]], dict[str, Any]]:
+    """The fields of a dataclass by name, and what each is declared with."""
+    return {field.name: field for field in dataclasses.fields(kind)}, get_type_hints(kind)
 
 
 def _value(hint: Any, value: Any, where: str) -> Any:

@@ -18,10 +18,11 @@ from ..dispatch.apply import apply_plan, make_compilers
 from ..dispatch.calls import UnitCalls
 from ..dispatch.compiler import Compiler
 from ..errors import PlanError, UsageError
+from ..outside.kept import sources_digest
 from ..planner.plan import Plan, UnitPlan
 from ..runtime.cut.moving import move
 from ..runtime.groups.ranks import Ranks
-from .arguments import Wishes, check_wishes
+from .arguments import Wishes, check_wishes, rule_folders
 from .built import Built, build_lazily
 from .equal import check_equal_models
 from .first_call import cut_at_first_call
@@ -144,8 +145,11 @@ def place(
     """
     opened = _Later(opening)
     session = _Later(lambda: Session(opened().model, example=example, **wishes))
+    folders = rule_folders(wishes.get("rules", ()))
 
     def choose() -> str:
+        if ranks.rank:
+            sources_digest(folders)  # which traces are looked up by: now, while rank 0 is at the plan
         chosen = _given(opened(), plan, ranks.size)
         if ranks.rank == 0 and chosen is None:
             return cached_plan(session(), ranks.size).to_json()
@@ -157,7 +161,7 @@ def place(
     plan, calls = _agreed(share(ranks, LOAD, choose))
     model = opened().model
     check_equal_models(model, ranks)
-    compilers = make_compilers(plan, None, session().folders, calls, keeps=True)
+    compilers = make_compilers(plan, None, folders, calls, keeps=True)
     read_by = [int(text) for text in share(ranks, LOAD, lambda: _read(opened(), plan, ranks, compilers))]
     if ranks.rank == 0:
         report(loading(model), read_by)

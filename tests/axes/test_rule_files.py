@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 import autotp
+from autotp.axes.rule_schema import operator_schema
+from autotp.axes.rules import CLASSES
+from autotp.chains import rules as chains
 from autotp.errors import RuleError
+from autotp.outside.rule_files import RULES, rule_tables
+from autotp.outside.schema import conform
+from autotp.planner import cost
 from autotp.planner.cost import hardware
 
 NODE = {"gpus": "8", "tflops_bf16": "1.0", "memory_gib": "1", "memory_gbps": "1", "link_gbps": "1", "latency_us": "0"}
@@ -49,6 +55,15 @@ def test_a_file_is_checked_before_it_is_used(tmp_path: Path, kind: str, text: st
     file = tmp_path / kind / "a.toml"
     file.write_text(text)
     check(tmp_path, kind, file, message)
+
+
+def test_the_files_that_come_with_autotp_are_what_their_schemas_allow() -> None:
+    """They are not compared with these when they are read."""
+    schemas = {"chains": chains.SCHEMA, "ops": operator_schema(CLASSES), "hardware": cost.SCHEMA}
+    files = sorted(RULES.rglob("*.toml"))
+    assert {path.parent.name for path in files} == schemas.keys()
+    for path in files:
+        conform(rule_tables(path), schemas[path.parent.name], str(path), RuleError)
 
 
 @pytest.mark.parametrize("kind", ["chains", "ops", "hardware"])

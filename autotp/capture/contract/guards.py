@@ -80,13 +80,16 @@ class Contract:
             elif isinstance(value, FunctionType):
                 yield from value.__closure__ or ()
 
-    def bind(self, unit: nn.Module) -> Bound | None:
-        """The contract for one unit; None where something else is found than the trace read."""
+    def bind(self, unit: nn.Module, *, again: bool = True) -> Bound | None:
+        """The contract for one unit; None where something else is found than the trace read. Not `again`, it holds for this call
+        alone: to write the check for later ones takes longer than to look, and many units are called once."""
         found = self._found(unit)
         if found is None:
             return None
         tensors = {name: source.get(unit, found) for name, source in self.tensors.items()}
-        unchanged = check_of([guard.source for guard in self.guards], self.aliases, found, self.first)
+        unchanged = _not_known
+        if again:
+            unchanged = check_of([guard.source for guard in self.guards], self.aliases, found, self.first)
         if not self.first:
             self.first.update((source, id(value)) for source, value in found.items())
         return Bound(self, tensors, unchanged, self.modes.hold, self.memory(found))
@@ -122,6 +125,10 @@ class Contract:
         if any(one.get(unit, found) is not other.get(unit, found) for one, other in self.aliases):
             return None
         return found if grouped(self.objects, unit, found) == self.groups else None
+
+
+def _not_known() -> bool:
+    return False
 
 
 @dataclass(frozen=True, eq=False)

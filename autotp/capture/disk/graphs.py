@@ -50,10 +50,12 @@ class GraphWriter:
         self.kinds: list[Any] = []
         self.used: dict[sympy.Symbol, None] = {}
         self.nodes = [self._node(node) for node in graph.nodes]
+        self.held = frozenset(self.used)
 
     def symbols(self) -> list[Any]:
-        """Every size in the order in which they were made: with which name, what it stood for, and its symbol's name."""
-        return [[*told, symbol.name] for symbol, told in self.made.items() if symbol in self.used]
+        """Every size in the order in which they were made: with which name, what it stood for, its symbol's name, and whether
+        nodes hold it, or only conditions speak of it."""
+        return [[*told, symbol.name, symbol in self.held] for symbol, told in self.made.items() if symbol in self.used]
 
     def formula(self, formula: Any) -> Any:
         """A formula as data. Raises UnnamedError for a size that only a run can tell."""
@@ -119,12 +121,15 @@ class GraphReader:
 
     def __init__(self, data: Mapping[str, Any], constants: Mapping[str, torch.Tensor], rules: FunctionRules) -> None:
         self.symbols, self.constants, self.rules, self.sizes = Symbols(), constants, rules, dict[str, Any]()
-        for name, hint, symbol in data["symbols"]:
+        self.named: dict[str, sympy.Symbol] = {}
+        for name, hint, symbol, is_held in data["symbols"]:
+            if not is_held:  # torch takes long to make a size
+                self.named[symbol] = _integer(symbol, not name.startswith("read_"))
+                continue
             size = self.symbols.named(name, hint)
             if str(size.node.expr) != symbol:
                 raise UnnamedError
-            self.sizes[symbol] = size
-        self.named = {name: size.node.expr for name, size in self.sizes.items()}
+            self.sizes[symbol], self.named[symbol] = size, size.node.expr
         self.hints = {size.node.expr: size.node.hint for size in self.sizes.values()}
         self.fakes = [self._fake(*kind) for kind in data["tensors"]]
         self.graph = torch.fx.Graph()

@@ -72,12 +72,17 @@ def _answer_text(question: Any, holder: Any, value: Any, memos: Mapping[int, Map
 
 def constants_text(value: Any) -> str:
     """As `texts_in`, of what nothing else is asked about: raises UnnamedError for an object too, whose text is its class."""
-    parts = [*value, *value.values()] if isinstance(value, dict) else value
-    for each in parts if isinstance(value, (dict, frozenset, tuple, list)) else ():
-        constants_text(each)
-    if kind_of(value) in _BY_CLASS and type(value) not in (dict, frozenset, tuple, list):
-        raise UnnamedError
+    _check_constants(value)
     return texts_in(value)
+
+
+def _check_constants(value: Any) -> None:
+    kind = type(value)
+    if kind in (dict, frozenset, tuple, list):
+        for each in (*value, *value.values()) if kind is dict else value:
+            _check_constants(each)
+    elif kind_of(value) in _BY_CLASS:
+        raise UnnamedError
 
 
 def _without_marks(key: Any) -> Any:

@@ -17,7 +17,8 @@ MSG_LOST = (
 MSG_ABSENT = "{what} was not called by ranks {absent} within {timeout_s:.0f} s; every rank must call it"
 _MET, _LEFT = "met", "left"
 
-SOONEST_S, LATEST_S = 0.001, 0.1  # how long to wait before the store is asked again
+# How long to wait before the store is asked again: a part of what was waited already, so that nobody comes much too late.
+SOONEST_S, LATEST_S, PART = 0.001, 0.1, 1 / 20
 
 
 def exchange_by_store(
@@ -63,7 +64,7 @@ class _Round:
     ) -> list[str] | None:
         """What all ranks brought; None if another rank has left, so that the next round is to be tried."""
         self._store.set(self._keys[self._rank], text)
-        pause_s = SOONEST_S
+        begun = time.monotonic()
         while not self._store.check(self._keys):
             if self._store.check([f"{self._number}/end"]):
                 break
@@ -71,8 +72,8 @@ class _Round:
                 absent = [other for other, key in enumerate(self._keys) if not self._store.check([key])]
                 if absent and self._ends(_LEFT) == _LEFT:
                     raise UsageError(MSG_ABSENT.format(what=what, absent=absent, timeout_s=timeout_s))
+            pause_s = min(max(SOONEST_S, PART * (time.monotonic() - begun)), LATEST_S)
             time.sleep(pause_s)
-            pause_s = min(2 * pause_s, LATEST_S)
             if pause_s == LATEST_S:
                 miss([other for other, key in zip(self._line, self._keys, strict=True) if not self._store.check([key])])
         return self._met() if self._ends(_MET) == _MET else None
