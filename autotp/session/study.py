@@ -18,6 +18,7 @@ from ..huggingface.losses import reading_of_logits
 from ..planner.assemble import collective_plan
 from ..planner.estimate import Estimate, estimate
 from ..planner.plan import Plan, UnitPlan
+from ..planner.shares import least_work
 from ..planner.survey import Survey, survey
 from ..planner.why import Why, why
 from ..planner.work import Work, placed_as_planned, work_of
@@ -108,13 +109,6 @@ class Study(Session):
 
         return replace(plan, units=tuple(map(uncut, plan.units)), around=())
 
-    def _even_share(self, unit: UnitPlan, traced: Traced) -> Work:
-        """The work of a whole unit, as much of it as a rank has of the weights."""
-        whole = [replace(p, layouts=tuple(map(str, p.shape))) for p in unit.parameters]
-        part = sum(p.local_elements for p in unit.parameters) / max(sum(p.elements for p in unit.parameters), 1)
-        alone = replace(unit, parameters=tuple(whole), collected=(), sequence=False)
-        return work_of(alone, traced, self.machine, self.workload, self.folders, 1).share(part)
-
     def _works(self, plan: Plan) -> tuple[dict[UnitPlan, Work], tuple[str, ...]]:
         works, unknown = {}, []
         shapes = {unit.path: unit.shape for unit in self.working.units}
@@ -126,9 +120,9 @@ class Study(Session):
                 works[unit] = work_of(unit, traced, self.machine, self.workload, self.folders, plan.tp)
             except AutotpError as error:
                 unknown.append(f"{unit.instances[0] or 'the model'}: {error}")
-                # Of another system's plan, say: what is cut as no operator is computes an even share.
+                # Of another system's plan, say: what is cut as no operator is computes a share of the whole.
                 if traced is not None:
-                    works[unit] = self._even_share(unit, traced)
+                    works[unit] = least_work(unit, traced, self.machine, self.workload, self.folders)
         matrices = [p for p in plan.outside if len(p.shape) > 1]
         if matrices:
             first = matrices[0]
