@@ -17,7 +17,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -156,7 +156,8 @@ def compare_all(names: Sequence[str], keep: Path | None) -> tuple[list[dict[str,
     lines = keep.read_text().splitlines() if keep is not None and keep.exists() else []
     known = {line["family"]: line for line in map(json.loads, lines)}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for result in pool.map(_fresh, (name for name in names if name not in known)):
+        made = [pool.submit(_fresh, name) for name in names if name not in known]
+        for result in (each.result() for each in as_completed(made)):
             known[result["family"]] = result
             print(result["family"], result["error"] or f"{len(result['records'])} records", file=sys.stderr, flush=True)
             if keep is not None:

@@ -94,7 +94,7 @@ def local_elements(problem: UnitProblem, cuts: Cuts) -> int:
     return sum(elements_of(dims, cuts) for dims in problem.parameters().values())
 
 
-def placed(problem: UnitProblem, cuts: Cuts, weigher: Weigher) -> Placement:
+def placed(problem: UnitProblem, cuts: Cuts, weigher: Weigher, *, backward: bool = True) -> Placement:
     """Where a unit's values are whole, cut or partial under some cuts. Raises UnsoundPlanError for cuts that cannot be."""
     return place(
         problem.graph,
@@ -103,7 +103,8 @@ def placed(problem: UnitProblem, cuts: Cuts, weigher: Weigher) -> Placement:
         weigher.price,
         problem.unread,
         keep=problem.keep,
-        sequence=problem.sequence,
+        backward=backward,
+        sequence=problem.sequence if backward else 0,
     )
 
 

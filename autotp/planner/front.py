@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from ..axes.layout import Cuts
 from ..chains.match import Proposal
 from ..errors import UnsoundPlanError
-from .choose import Choice, UnitProblem, local_elements, weighed
+from .choose import Choice, UnitProblem, local_elements, placed, weighed
 from .combinations import cuts_twice
 from .mesh import refine, spreads
 from .objective import UnitTime
 from .weigh import Weigher
 
-# Combinations of one unit that are weighed. Only of units of very many chains are there more: then those of the least memory are.
-MOST_WEIGHED = 1024
+# Combinations of one unit that are looked at. Units of very many chains alone have more: of theirs those of the least memory are.
+MOST_LISTED = 4096
 
 
 @dataclass(frozen=True)
@@ -31,30 +31,91 @@ class Together:
     places: tuple[int, ...]
 
 
-def front(problem: UnitProblem, ranks: int, weigher: Weigher, time: UnitTime) -> list[Choice]:
-    """The choices that are faster than all of less memory, in order of memory; `seconds` is the time of the work.
+class Front:
+    """The combinations of one unit by what they cannot be faster than, and what is found of them in this order.
 
-    Combinations are looked at in order of memory. It ends where reading the weights alone takes longer than the fastest one, and
-    what takes longer to compute alone is not placed.
+    `seconds` of its choices is the time of the work.
     """
-    found: list[Choice] = []
-    refused: list[str] = []
-    for elements, cuts in itertools.islice(problem.combinations(ranks), MOST_WEIGHED):
-        if found and time.least(elements) >= found[-1].seconds:
-            break
-        if found and time.least_under(cuts) >= found[-1].seconds:
-            continue
-        try:
-            choice = weighed(problem, cuts, elements, weigher)
-        except UnsoundPlanError as error:
-            refused.append(str(error))
-            continue
-        choice = replace(choice, seconds=time.of(choice), refused=tuple(refused))
-        if not found or choice.seconds < found[-1].seconds:
-            if found and found[-1].elements == elements:
-                found.pop()
-            found.append(choice)
-    return found
+
+    def __init__(self, problem: UnitProblem, ranks: int, weigher: Weigher, time: UnitTime) -> None:
+        self.problem, self.weigher, self.time = problem, weigher, time
+        every = itertools.islice(problem.combinations(ranks), MOST_LISTED)
+        found = ((time.least_under(cuts), elements, number, cuts) for number, (elements, cuts) in enumerate(every))
+        self.waiting = sorted(found, key=lambda each: each[:3])
+        self.found: dict[int, Choice] = {}
+        self.refused: list[str] = []
+
+    def fastest(self) -> Choice:
+        """The fastest choice; of several that of the least memory. What takes longer to compute alone is not placed."""
+        best: Choice | None = None
+        for least, elements, number, cuts in self.waiting:
+            if best is not None and least > best.seconds:
+                break
+            choice = self._choice(number, elements, cuts)
+            if choice is not None and (best is None or _key(choice) < _key(best)):
+                best = choice
+        assert best is not None, "the empty combination is always possible"
+        return best
+
+    def choices(self) -> list[Choice]:
+        """The choices that are faster than all of less memory, in order of memory."""
+        found: list[Choice] = []
+        for least, elements, number, cuts in self.waiting:
+            if any(other.elements <= elements and other.seconds <= least for other in found):
+                continue
+            choice = self._choice(number, elements, cuts)
+            if choice is not None:
+                found.append(choice)
+        best: list[Choice] = []
+        for choice in sorted(found, key=lambda choice: (choice.elements, choice.seconds)):
+            if not best or choice.seconds < best[-1].seconds:
+                best.append(choice)
+        return best
+
+    def _choice(self, number: int, elements: int, cuts: Cuts) -> Choice | None:
+        """A combination that can be placed; without a backward where the work has none."""
+        if number not in self.found:
+            try:
+                placement = placed(self.problem, cuts, self.weigher, backward=self.time.backward)
+            except UnsoundPlanError as error:
+                self.refused.append(str(error))
+                return None
+            self.found[number] = Choice(cuts, placement, elements, self.time.of(placement))
+        return self.found[number]
+
+    def settled(self, choice: Choice) -> Choice:
+        """A choice as a plan has it, which says what a step sends: with its backward."""
+        whole = weighed(self.problem, choice.cuts, choice.elements, self.weigher)
+        return replace(whole, seconds=choice.seconds, refused=tuple(self.refused))
+
+    def prices(self, choice: Choice, ranks: int) -> dict[Proposal, str]:
+        """For every chain that a choice leaves whole though it shares nothing with those that are cut: what cutting it would save
+        and cost, in words."""
+        found = {}
+        for proposal in self.problem.proposals:
+            if not any(axis in choice.cuts for axis in proposal.axes):
+                other = self._with(choice, proposal, ranks)
+                if other is not None:
+                    saved, longer = choice.elements - other[0], other[1] - choice.seconds
+                    found[proposal] = (
+                        f"cutting it would save {saved:,} elements a rank, and take {longer * 1e6:.3g} us longer"
+                    )
+        return found
+
+    def _with(self, choice: Choice, proposal: Proposal, ranks: int) -> tuple[int, float] | None:
+        """Elements and seconds of a choice that cuts one more chain, in the way that computes the least; None if none can be."""
+        every = (refine([choice.cuts, spread.cuts()], ranks) for spread in spreads(proposal.axes, ranks))
+        parameters = list(self.problem.parameters().values())
+        ways = [cuts for cuts in every if cuts is not None and not any(cuts_twice(d, cuts) for d in parameters)]
+        for cuts in sorted(ways, key=self.time.least_under):
+            with suppress(UnsoundPlanError):
+                placement = placed(self.problem, cuts, self.weigher, backward=self.time.backward)
+                return local_elements(self.problem, cuts), self.time.of(placement)
+        return None
+
+
+def _key(choice: Choice) -> tuple[float, int]:
+    return choice.seconds, choice.elements
 
 
 def fastest(fronts: Sequence[tuple[int, Sequence[Choice]]], most: float) -> list[Choice]:
@@ -82,35 +143,3 @@ def _best_of(found: Iterator[Together]) -> Iterator[Together]:
         if each.seconds < seconds:
             seconds = each.seconds
             yield each
-
-
-def prices(problem: UnitProblem, choice: Choice, ranks: int, weigher: Weigher, time: UnitTime) -> dict[Proposal, str]:
-    """For every chain that a choice leaves whole though it shares nothing with those that are cut: what cutting it would save
-    and cost, in words."""
-    found = {}
-    for proposal in problem.proposals:
-        if not any(axis in choice.cuts for axis in proposal.axes):
-            others = (
-                _with(problem, choice, spread.cuts(), ranks, weigher, time) for spread in spreads(proposal.axes, ranks)
-            )
-            possible = [other for other in others if other is not None]
-            if possible:
-                best = min(possible, key=lambda other: other.seconds)
-                saved, longer = choice.elements - best.elements, best.seconds - choice.seconds
-                found[proposal] = (
-                    f"cutting it would save {saved:,} elements a rank, and take {longer * 1e6:.3g} us longer"
-                )
-    return found
-
-
-def _with(
-    problem: UnitProblem, choice: Choice, cuts: Cuts, ranks: int, weigher: Weigher, time: UnitTime
-) -> Choice | None:
-    """A choice that has some more cuts; None where they cannot be."""
-    nested = refine([choice.cuts, cuts], ranks)
-    if nested is None or any(cuts_twice(dims, nested) for dims in problem.parameters().values()):
-        return None
-    with suppress(UnsoundPlanError):
-        other = weighed(problem, nested, local_elements(problem, nested), weigher)
-        return replace(other, seconds=time.of(other))
-    return None

@@ -15,11 +15,12 @@ from ..axes.layout import Cuts
 from ..errors import UsageError, nearest
 from ..placement.place import Placement
 from .balance import STEP
-from .choose import Choice, UnitProblem, local_elements, placed
+from .choose import UnitProblem
 from .cost import Hardware, Workload
 from .estimate import GIB, OPTIMIZER_BYTES
+from .least import Least
 from .weigh import Weigher
-from .work import Counter, LeastCounter
+from .work import Counter
 
 OBJECTIVES = ("balanced", "memory", "time")
 LEAST_MEMORY = "least memory: what no chain cuts is cut alone, and gathered where it is made"
@@ -98,38 +99,27 @@ class UnitTime:
     """The time of one unit's work."""
 
     def __init__(self, problem: UnitProblem, machine: Hardware, objective: Objective) -> None:
-        self.typing, self.machine, self.objective, self.each = (
-            problem.typing,
-            machine,
-            objective,
-            objective.element_bytes,
-        )
+        self.machine, self.objective, self.each = machine, objective, objective.element_bytes
+        self.backward = any(phase.backward for phase in objective.phases)
         self.weighers = {phase: Weigher(problem.graph, machine, self._workload(phase)) for phase in objective.phases}
-        whole = Counter(placed(problem, {}, next(iter(self.weighers.values()))), next(iter(self.weighers.values())))
-        self.looked_up = local_elements(problem, {}) - whole.read()
+        self.at_least = Least(problem, list(self.weighers.values()))
 
     def _workload(self, phase: Phase) -> Workload:
         return Workload(phase.tokens, self.each, phase.batch, phase.keys)
 
-    def least(self, elements: int) -> float:
-        """What no combination that leaves so many elements on a rank can be faster than: the weights are read."""
-        read = max(elements - self.looked_up, 0) * self.each / (self.machine.memory_gbps * 1e9)
-        return sum(phase.times * _passes(phase) * read for phase in self.objective.phases)
-
     def least_under(self, cuts: Cuts) -> float:
         """What some cuts cannot be faster than, wherever their collectives are: every rank computes and reads its parts."""
-        counter = LeastCounter(self.typing, cuts, next(iter(self.weighers.values())))
-        flops, read = counter.all_flops(), counter.read() * self.each
-        numbers = ((phase, self.weighers[phase].sizing.number(flops)) for phase in self.objective.phases)
+        numbers, read = self.at_least.flops(cuts), self.at_least.read(cuts) * self.each
         return sum(
-            phase.times * _passes(phase) * self.machine.computing(number, 0.0, read) for phase, number in numbers
+            phase.times * _passes(phase) * self.machine.computing(number, 0.0, read)
+            for phase, number in zip(self.weighers, numbers, strict=True)
         )
 
-    def of(self, choice: Choice) -> float:
-        """Seconds of all phases under a choice."""
-        counter = Counter(choice.placement, next(iter(self.weighers.values())))
+    def of(self, placement: Placement) -> float:
+        """Seconds of all phases under a placement."""
+        counter = Counter(placement, next(iter(self.weighers.values())))
         work = counter.all_flops(), counter.beyond(), counter.attended(), counter.read()
-        return sum(phase.times * self._of_phase(phase, choice.placement, *work) for phase in self.objective.phases)
+        return sum(phase.times * self._of_phase(phase, placement, *work) for phase in self.objective.phases)
 
     def _of_phase(
         self, phase: Phase, placement: Placement, flops: sympy.Expr, waits: sympy.Expr, attended: sympy.Expr, read: int

@@ -14,7 +14,7 @@ def read_record(kind: type[Any], data: Any, where: str) -> Any:
     """Build a frozen dataclass from plain data, field by field. Raises PlanError naming the field that is wrong."""
     if not isinstance(data, dict):
         raise PlanError(f"{where} should be an object with the fields of {kind.__name__}")
-    known, hints = _fields(kind)
+    known, hints = _fields(kind)  # type: ignore[arg-type]
     strange = data.keys() - known.keys()
     missing = {n for n, f in known.items() if f.default is dataclasses.MISSING} - data.keys()
     if strange or missing:

@@ -10,7 +10,7 @@ from torch import nn
 
 from .choose import Choice, UnitProblem, choose, local_elements
 from .cost import Hardware
-from .front import fastest, front, prices
+from .front import Front, fastest
 from .objective import Objective, UnitTime
 from .survey import Survey
 from .weigh import Weigher
@@ -50,15 +50,19 @@ class LeastTime:
         inside = sum(self.units[shape] * local_elements(problem, {}) for shape, problem in found.problems.items())
         outside = max(sum(parameter.numel() for parameter in model.parameters()) - inside, 0)
         self.most = objective.most_bytes / objective.bytes_of_element - outside
-        self.known: dict[int, tuple[UnitProblem, UnitTime, list[Choice]]] = {}
+        self.known: dict[int, tuple[UnitProblem, Front]] = {}
 
     def __call__(self, problems: Mapping[int, UnitProblem]) -> dict[int, Choice]:
         for shape, problem in problems.items():
             if shape not in self.known or self.known[shape][0] is not problem:
                 time = UnitTime(problem, self.machine, self.objective)
-                self.known[shape] = problem, time, front(problem, self.ranks, self.weighers[shape], time)
-        chosen = fastest([(self.units[shape], self.known[shape][2]) for shape in problems], self.most)
-        return {
-            shape: replace(choice, left=prices(problem, choice, self.ranks, self.weighers[shape], self.known[shape][1]))
-            for (shape, problem), choice in zip(problems.items(), chosen, strict=True)
-        }
+                self.known[shape] = problem, Front(problem, self.ranks, self.weighers[shape], time)
+        fronts = {shape: self.known[shape][1] for shape in problems}
+        chosen = {shape: front.fastest() for shape, front in fronts.items()}
+        if sum(self.units[shape] * choice.elements for shape, choice in chosen.items()) > self.most:
+            found = fastest([(self.units[shape], front.choices()) for shape, front in fronts.items()], self.most)
+            chosen = dict(zip(fronts, found, strict=True))
+        return {shape: self._settled(fronts[shape], choice) for shape, choice in chosen.items()}
+
+    def _settled(self, front: Front, choice: Choice) -> Choice:
+        return replace(front.settled(choice), left=front.prices(choice, self.ranks))

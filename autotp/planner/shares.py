@@ -1,6 +1,6 @@
 """What a rank computes at least under a plan whose cuts no operator here has: another system's, which gathers and cuts again.
 
-A product is as much of the whole as the rank has of its weight. What reads no weight is as much of it as the smallest part of what
+A product is as much of the whole as the rank has of its weight. What reads no weight is as much of it as the smallest part that
 it reads; a result is a part where a weight is cut along what the result has, and whole where the weight's cut is summed over.
 What is gathered on the way counts as cut still, so that the other system computes no less than this.
 """
@@ -54,8 +54,8 @@ class _Shares(Counter):
 
     def read_locally(self) -> int:
         """Elements of the weights on this rank that every call reads all of."""
-        weights = (node for node in self.nodes if str(node.target) in self.parameters and node.op == "get_attr")
-        return sum(self.parameters[str(node.target)].local_elements for node in weights if not self._is_table(node))
+        names = (str(node.target) for node in self.weights())
+        return sum(self.parameters[name].local_elements for name in names if name in self.parameters)
 
     def _share_of_result(self, node: torch.fx.Node) -> float:
         weights = [weight for weight in weights_of(node, self.typing) if self._held(weight) < 1]

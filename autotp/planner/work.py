@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,7 +97,8 @@ class Counter:
     """Counts the work of one placed unit."""
 
     def __init__(self, placement: Placement, weigher: Weigher) -> None:
-        self.flow, self.facts, self.weigher = placement.flow, placement.typed.facts, weigher
+        self.flow, self.weigher = placement.flow, weigher
+        self.facts: Mapping[torch.fx.Node, Fact] = placement.typed.facts
         self.cut = placement.sequence
         self.nodes = [node for node in placement.typed.graph.nodes if node in self.facts]
 
@@ -136,8 +137,12 @@ class Counter:
 
     def read(self) -> int:
         """Elements of the weights on this rank that every call reads all of."""
+        return sum(elements_of(self.facts[node].dims, self.flow.cuts) for node in self.weights())
+
+    def weights(self) -> list[torch.fx.Node]:
+        """The weights that every call reads all of: not the tables, of which it looks up some rows."""
         weights = (node for node in self.nodes if node.op == "get_attr" and annotation(node).parameter)
-        return sum(elements_of(self.facts[node].dims, self.flow.cuts) for node in weights if not self._is_table(node))
+        return [node for node in weights if not self._is_table(node)]
 
     def _is_table(self, weight: torch.fx.Node) -> bool:
         found = list(readers(weight, Typing(self.facts, {})))
@@ -254,15 +259,26 @@ class LeastCounter(Counter):
     """Counts what a rank computes at least under some cuts: as if every value were cut along all of them that it has."""
 
     def __init__(self, typing: Typing, cuts: Cuts, weigher: Weigher) -> None:
-        self.facts, self.weigher, self.cut = dict(typing.facts), weigher, None
+        self.facts, self.weigher, self.cut = typing.facts, weigher, None
         self.nodes = list(typing.facts)
-        held = {node: cut_in(axes_of_dims(itertools.chain(*fact.outputs)), cuts) for node, fact in typing.facts.items()}
-        self.flow = Flow(cuts, held, {}, {}, {}, {}, {}, {}, frozenset(), frozenset())
+        self.flow = Flow(cuts, _Held(typing, cuts), {}, {}, {}, {}, {}, {}, frozenset(), frozenset())
 
     def _rows(self, node: torch.fx.Node) -> sympy.Rational:
         pick = self.facts[node].pick
         over = factors_in(set(axes_of(pick.choice)), self.flow.cuts) if pick is not None else frozenset()
         return sympy.Rational(1, parts_of(ordered(over)))
+
+
+class _Held(dict[torch.fx.Node, frozenset[Axis]]):
+    """The cut axes that a value has, found when they are asked for."""
+
+    def __init__(self, typing: Typing, cuts: Cuts) -> None:
+        super().__init__()
+        self.typing, self.cuts = typing, cuts
+
+    def __missing__(self, node: torch.fx.Node) -> frozenset[Axis]:
+        axes = axes_of_dims(itertools.chain(*self.typing.facts[node].outputs))
+        return self.setdefault(node, cut_in(axes, self.cuts))
 
 
 def _needed(place: int, fact: Fact) -> Iterable[torch.fx.Node]:

@@ -10,7 +10,6 @@ from typing import Any, Unpack
 import torch
 
 from ..capture.clone import on_meta
-from ..capture.traced import Traced
 from ..dispatch.apply import check_plan
 from ..errors import AutotpError, UsageError
 from ..huggingface import models, tp_plan

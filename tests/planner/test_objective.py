@@ -13,9 +13,9 @@ import pytest
 import autotp
 from autotp.errors import UnsoundPlanError, UsageError
 from autotp.huggingface import models
-from autotp.planner.choose import Choice, local_elements, weighed
+from autotp.planner.choose import Choice, local_elements, placed
 from autotp.planner.cost import Workload, hardware
-from autotp.planner.front import MOST_WEIGHED, fastest, front
+from autotp.planner.front import Front, fastest
 from autotp.planner.objective import WORKLOADS, Objective, UnitTime, objective_of
 from autotp.planner.plan import Plan
 from autotp.session.calibrate import write_node
@@ -39,11 +39,12 @@ def brute_force(block: Block, tp: int, time: UnitTime) -> list[tuple[int, float]
     found = []
     for cuts in all_cuts(block.problem, tp):
         try:
-            choice = weighed(block.problem, cuts, local_elements(block.problem, cuts), block.weigher)
+            placement = placed(block.problem, cuts, block.weigher, backward=time.backward)
         except UnsoundPlanError:
             continue
-        found.append((choice.elements, time.of(choice)))
-    best, seconds = [], float("inf")
+        found.append((local_elements(block.problem, cuts), time.of(placement)))
+    best: list[tuple[int, float]] = []
+    seconds = float("inf")
     for elements, own in sorted(found):
         if own < seconds * (1 - 1e-12):
             best, seconds = [*best, (elements, own)], own
@@ -58,8 +59,10 @@ def test_no_combination_is_faster_in_as_little_memory(name: str, work: str) -> N
         for machine in (FAST, *map(hardware, MACHINES)):
             time = UnitTime(block.problem, machine, objective(work))
             expected = brute_force(block, 4, time)
-            found = front(block.problem, 4, block.weigher, time)
-            assert len(expected) <= len(found) < MOST_WEIGHED
+            front = Front(block.problem, 4, block.weigher, time)
+            assert front.fastest().seconds == pytest.approx(expected[-1][1], rel=1e-9)
+            found = front.choices()
+            assert len(expected) <= len(found)
             assert found[-1].seconds == pytest.approx(expected[-1][1], rel=1e-9)
             for elements, seconds in expected:
                 within = [choice.seconds for choice in found if choice.elements <= elements]
@@ -74,10 +77,10 @@ def test_nothing_is_faster_than_what_its_cuts_compute_at_least(name: str) -> Non
         time = UnitTime(block.problem, FAST, objective("training"))
         for cuts in all_cuts(block.problem, 4):
             try:
-                choice = weighed(block.problem, cuts, local_elements(block.problem, cuts), block.weigher)
+                placement = placed(block.problem, cuts, block.weigher)
             except UnsoundPlanError:
                 continue
-            if seconds := time.of(choice):
+            if seconds := time.of(placement):
                 nearest = max(nearest, time.least_under(cuts) / seconds)
     assert 0.5 < nearest <= 1 + 1e-9
 

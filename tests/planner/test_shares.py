@@ -1,4 +1,4 @@
-"""What is computed at least under cuts that no operator here has: no more than what is computed, and as much where nothing is gathered."""
+"""What is computed at least under cuts that no operator here has: no more than what is, and as much where nothing is gathered."""
 
 from __future__ import annotations
 
