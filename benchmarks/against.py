@@ -3,9 +3,9 @@
     python benchmarks/against.py                     # all families, and the table in docs/against.md; 40 minutes on two cores
     python benchmarks/against.py llama phi3          # some, printed
 
-Ours is `--objective time` for each work by itself, with no bound of memory. Beside it stand transformers' own `tp_plan`; Megatron-LM's
-recipe (attention, feed-forwards, experts, state spaces, embedding and head, all that can be cut, with our placement of the sums); and
-the plan that `autotp plan` makes unless asked otherwise. Nothing is run, and no weights are needed.
+Ours is `--objective time` for each work by itself, with no bound of memory. Beside it stand transformers' own `tp_plan`;
+Megatron-LM's recipe (attention, feed-forwards, experts, state spaces, embedding and head, all that can be cut, with our placement
+of the sums); and the plan that `autotp plan` makes unless asked otherwise. Nothing is run, and no weights are needed.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def _fresh(name: str) -> dict[str, Any]:
 def table(records: Sequence[Mapping[str, Any]], failed: Mapping[str, str]) -> str:
     """What all take, as Markdown: one table for each work."""
     lines = [
-        f"All numbers are estimates for {HARDWARE}; times of others are divided by ours. Collectives are those of the whole model."
+        f"All numbers are estimates for {HARDWARE}; times of others are divided by ours, and collectives are the whole model's."
     ]
     for work in WORKS:
         own = [record for record in records if record["work"] == work.name]

@@ -4,12 +4,14 @@ together those that are fastest within the memory that there is."""
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from ..axes.layout import Cuts
+from ..axes.layout import Cut, Cuts
+from ..axes.term import Axis
 from ..chains.match import Proposal
 from ..errors import UnsoundPlanError
 from .choose import Choice, UnitProblem, local_elements, placed, weighed
@@ -32,39 +34,42 @@ class Together:
 
 
 class Front:
-    """The combinations of one unit by what they cannot be faster than, and what is found of them in this order.
+    """The combinations of one unit, and the best of them; `seconds` of its choices is the time of the work.
 
-    `seconds` of its choices is the time of the work.
+    Those of few cuts are placed first, and only if they may be better than what is known: a combination computes at least what
+    its cuts leave, and sends no less than one all of whose cuts it has: what it sends for these would do for them alone.
     """
 
     def __init__(self, problem: UnitProblem, ranks: int, weigher: Weigher, time: UnitTime) -> None:
         self.problem, self.weigher, self.time = problem, weigher, time
         every = itertools.islice(problem.combinations(ranks), MOST_LISTED)
-        found = ((time.least_under(cuts), elements, number, cuts) for number, (elements, cuts) in enumerate(every))
-        self.waiting = sorted(found, key=lambda each: each[:3])
-        self.found: dict[int, Choice] = {}
+        self.every = sorted(
+            (_Combination(cuts, elements, time.least_under(cuts)) for elements, cuts in every),
+            key=lambda each: (len(each.cuts), each.least, each.elements),
+        )
+        self.found: dict[int, Choice | None] = {}  # by the place in that list
+        self.sent: list[tuple[frozenset[tuple[Axis, Cut]], float]] = []
         self.refused: list[str] = []
 
     def fastest(self) -> Choice:
-        """The fastest choice; of several that of the least memory. What takes longer to compute alone is not placed."""
-        best: Choice | None = None
-        for least, elements, number, cuts in self.waiting:
-            if best is not None and least > best.seconds:
-                break
-            choice = self._choice(number, elements, cuts)
-            if choice is not None and (best is None or _key(choice) < _key(best)):
-                best = choice
-        assert best is not None, "the empty combination is always possible"
+        """The fastest choice; of several that of the least memory."""
+        firsts = (
+            next(group)[0] for _, group in itertools.groupby(enumerate(self.every), lambda pair: len(pair[1].cuts))
+        )
+        best = min(filter(None, map(self._choice, firsts)), key=_key)
+        for place, each in enumerate(self.every):
+            if self._at_least(each) < best.seconds and (choice := self._choice(place)) is not None:
+                best = min(best, choice, key=_key)
         return best
 
     def choices(self) -> list[Choice]:
         """The choices that are faster than all of less memory, in order of memory."""
         found: list[Choice] = []
-        for least, elements, number, cuts in self.waiting:
-            if any(other.elements <= elements and other.seconds <= least for other in found):
+        for place, each in enumerate(self.every):
+            least = self._at_least(each)
+            if any(other.elements <= each.elements and other.seconds <= least for other in found):
                 continue
-            choice = self._choice(number, elements, cuts)
-            if choice is not None:
+            if (choice := self._choice(place)) is not None:
                 found.append(choice)
         best: list[Choice] = []
         for choice in sorted(found, key=lambda choice: (choice.elements, choice.seconds)):
@@ -72,16 +77,24 @@ class Front:
                 best.append(choice)
         return best
 
-    def _choice(self, number: int, elements: int, cuts: Cuts) -> Choice | None:
+    def _at_least(self, each: _Combination) -> float:
+        """What a combination cannot be faster than, as far as it is known what others send."""
+        return each.least + max((seconds for cuts, seconds in self.sent if cuts <= each.items), default=0.0)
+
+    def _choice(self, place: int) -> Choice | None:
         """A combination that can be placed; without a backward where the work has none."""
-        if number not in self.found:
+        if place not in self.found:
+            each = self.every[place]
             try:
-                placement = placed(self.problem, cuts, self.weigher, backward=self.time.backward)
+                placement = placed(self.problem, each.cuts, self.weigher, backward=self.time.backward)
             except UnsoundPlanError as error:
                 self.refused.append(str(error))
+                self.found[place] = None
                 return None
-            self.found[number] = Choice(cuts, placement, elements, self.time.of(placement))
-        return self.found[number]
+            computing, sending = self.time.of(placement)
+            self.sent.append((each.items, sending))
+            self.found[place] = Choice(each.cuts, placement, each.elements, computing + sending)
+        return self.found[place]
 
     def settled(self, choice: Choice) -> Choice:
         """A choice as a plan has it, which says what a step sends: with its backward."""
@@ -110,8 +123,21 @@ class Front:
         for cuts in sorted(ways, key=self.time.least_under):
             with suppress(UnsoundPlanError):
                 placement = placed(self.problem, cuts, self.weigher, backward=self.time.backward)
-                return local_elements(self.problem, cuts), self.time.of(placement)
+                return local_elements(self.problem, cuts), sum(self.time.of(placement))
         return None
+
+
+@dataclass(frozen=True)
+class _Combination:
+    """Cuts with the elements that they leave on a rank, and the seconds that they compute at least."""
+
+    cuts: Cuts
+    elements: int
+    least: float
+
+    @functools.cached_property
+    def items(self) -> frozenset[tuple[Axis, Cut]]:
+        return frozenset(self.cuts.items())
 
 
 def _key(choice: Choice) -> tuple[float, int]:

@@ -16,8 +16,8 @@ from .work import LeastCounter
 
 
 class Least:
-    """Operations of a forward at some workloads, and elements of the weights that it reads, by cuts. Of each product it is kept
-    what it takes under the cuts of the axes that it has."""
+    """Operations of a forward at some workloads, and elements of what it reads, by cuts. Of each product it is kept what it takes
+    under the cuts of the axes that it has."""
 
     def __init__(self, problem: UnitProblem, weighers: Sequence[Weigher]) -> None:
         self.typing, self.weighers = problem.typing, weighers
@@ -25,12 +25,14 @@ class Least:
         self.products = [(node, self._axes(node)) for node in whole.nodes if whole.flops(node) != 0]
         weights = (self.typing.dims(weight) for weight in whole.weights())
         self.weights = [(dims, frozenset(axes_of_dims(dims))) for dims in weights]
-        self.known: dict[tuple[object, tuple[tuple[Axis, Cut], ...]], tuple[float, ...]] = {}
+        self.known: dict[tuple[object, tuple[tuple[Axis, Cut], ...]], list[tuple[float, float]]] = {}
 
-    def flops(self, cuts: Cuts) -> tuple[float, ...]:
-        """Operations at least, at each workload."""
+    def work(self, cuts: Cuts) -> list[tuple[float, float]]:
+        """At each workload operations at least, and elements of the keys and values that attention reads."""
         found = [self._of(node, self._within(axes, cuts)) for node, axes in self.products]
-        return tuple(map(sum, zip(*found, strict=True))) if found else (0.0,) * len(self.weighers)
+        return [
+            (sum(flops), sum(read)) for flops, read in (zip(*each, strict=True) for each in zip(*found, strict=True))
+        ] or [(0.0, 0.0)] * len(self.weighers)
 
     def read(self, cuts: Cuts) -> int:
         """Elements of the weights on a rank that every call reads all of."""
@@ -45,9 +47,10 @@ class Least:
     def _within(self, axes: frozenset[Axis], cuts: Cuts) -> tuple[tuple[Axis, Cut], ...]:
         return tuple((axis, cut) for axis, cut in cuts.items() if axis in axes)
 
-    def _of(self, node: torch.fx.Node, cuts: tuple[tuple[Axis, Cut], ...]) -> tuple[float, ...]:
+    def _of(self, node: torch.fx.Node, cuts: tuple[tuple[Axis, Cut], ...]) -> list[tuple[float, float]]:
         key = node, cuts
         if key not in self.known:
-            flops = LeastCounter(self.typing, dict(cuts), self.weighers[0]).flops(node)
-            self.known[key] = tuple(weigher.sizing.number(flops) for weigher in self.weighers)
+            counter = LeastCounter(self.typing, dict(cuts), self.weighers[0])
+            flops, read = counter.flops(node), counter.attended_by(node)
+            self.known[key] = [(w.sizing.number(flops), w.sizing.number(read)) for w in self.weighers]
         return self.known[key]

@@ -40,7 +40,7 @@ def make_plan(
     if not isinstance(tp, int) or tp < 1:
         raise UsageError(f"tp must be a whole number of at least 1, not {tp!r}")
     machine, workload = machine or hardware(DEFAULT_HARDWARE), workload or Workload()
-    problems = _without_small_tables(found.problems)
+    problems = dict(found.problems) if objective else _without_small_tables(found.problems)
     if not gather_logits:
         problems = {shape: replace(problem, keep=problem.is_head) for shape, problem in problems.items()}
     if sequence_parallel and tp > 1:
@@ -65,7 +65,7 @@ def make_plan(
         outside=tuple(outside(model, found, units)),
         tied=tuple(tuple(sorted(names, key=lambda name: name not in planned)) for names in tied),
         sizes=found.sizes,
-        objective=str(objective or (LEAST_MEMORY if found.least_memory else "")),
+        objective=str(objective or (LEAST_MEMORY if found.objective == "memory" else "")),
     )
 
 

@@ -109,27 +109,32 @@ class UnitTime:
 
     def least_under(self, cuts: Cuts) -> float:
         """What some cuts cannot be faster than, wherever their collectives are: every rank computes and reads its parts."""
-        numbers, read = self.at_least.flops(cuts), self.at_least.read(cuts) * self.each
+        found, read = self.at_least.work(cuts), self.at_least.read(cuts) * self.each
         return sum(
-            phase.times * _passes(phase) * self.machine.computing(number, 0.0, read)
-            for phase, number in zip(self.weighers, numbers, strict=True)
+            phase.times * (_passes(phase) * self.machine.computing(flops, 0.0, read) + self._cached(phase, attended))
+            for phase, (flops, attended) in zip(self.weighers, found, strict=True)
         )
 
-    def of(self, placement: Placement) -> float:
-        """Seconds of all phases under a placement."""
+    def _cached(self, phase: Phase, attended: float) -> float:
+        """Seconds of reading so many elements of a cache, where a phase has one."""
+        return attended * self.each / (self.machine.memory_gbps * 1e9) if phase.keys is not None else 0.0
+
+    def of(self, placement: Placement) -> tuple[float, float]:
+        """Seconds of all phases under a placement: of computing, and of all collectives."""
         counter = Counter(placement, next(iter(self.weighers.values())))
         work = counter.all_flops(), counter.beyond(), counter.attended(), counter.read()
-        return sum(phase.times * self._of_phase(phase, placement, *work) for phase in self.objective.phases)
+        each = [(phase.times, *self._of_phase(phase, placement, *work)) for phase in self.objective.phases]
+        return math.fsum(n * own for n, own, _ in each), math.fsum(n * own for n, _, own in each)
 
     def _of_phase(
         self, phase: Phase, placement: Placement, flops: sympy.Expr, waits: sympy.Expr, attended: sympy.Expr, read: int
-    ) -> float:
+    ) -> tuple[float, float]:
         weigher, machine = self.weighers[phase], self.machine
         number = weigher.sizing.number
         computing = machine.computing(number(flops), number(waits), read * self.each)
-        cached = number(attended) * self.each / (machine.memory_gbps * 1e9) if phase.keys is not None else 0.0
+        cached = self._cached(phase, number(attended))
         collectives = [c for c in weigher.collectives(placement) if phase.backward or c.phase == "forward"]
-        return _passes(phase) * computing + cached + math.fsum(c.seconds for c in collectives)
+        return _passes(phase) * computing + cached, math.fsum(c.seconds for c in collectives)
 
 
 def _passes(phase: Phase) -> int:

@@ -32,6 +32,7 @@ from ..capture.varying import VaryingDims
 from ..chains.collect import alone, mark_collected, marked_proposals, through
 from ..chains.match import NearMiss, Proposal, match_chains, open_misses
 from ..chains.rules import chain_rules
+from ..chains.single import single_axes
 from ..errors import TraceError
 from .choose import UnitProblem
 
@@ -57,7 +58,7 @@ class Survey:
     problems: dict[int, UnitProblem] = field(default_factory=dict)
     varying: dict[int, VaryingDims] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
-    least_memory: bool = False
+    objective: str = "balanced"
     sizes: str = ""
     seconds: dict[str, float] = field(default_factory=lambda: {"capture": 0.0, "inference": 0.0})
 
@@ -65,11 +66,12 @@ class Survey:
 @capturing()
 @left_alone()
 def survey(
-    model: nn.Module, examples: Sequence[Example], rules: tuple[Path, ...] = (), *, least_memory: bool = False
+    model: nn.Module, examples: Sequence[Example], rules: tuple[Path, ...] = (), *, objective: str = "balanced"
 ) -> Survey:
     """Trace every unit structure of a model as the examples (two calls of different sizes) call it.
 
-    With `least_memory` a matrix that no chain cuts is cut alone, and what it makes is gathered at once.
+    For an `objective` of memory or of time a matrix that no chain cuts is cut alone, and what it makes is gathered at once; for
+    time so is every axis that may be cut.
     A unit that cannot be traced is tried by its children, unless the Python around those cannot run without it; what cannot
     be traced at all gets a reason, never an error.
     """
@@ -78,7 +80,7 @@ def survey(
     last: frozenset[str] = frozenset()
     closed: frozenset[str] = frozenset()
     while True:
-        found = _Surveyor(model, find_units(model, split), examples, rules, least_memory)
+        found = _Surveyor(model, find_units(model, split), examples, rules, objective)
         try:
             failed = found.run()
         except TraceError as error:
@@ -113,10 +115,10 @@ class _Surveyor:
         units: tuple[Unit, ...],
         examples: Sequence[Example],
         rules: tuple[Path, ...],
-        least_memory: bool,
+        objective: str,
     ) -> None:
         self.model, self.examples = model, examples
-        self.result = Survey(units, least_memory=least_memory)
+        self.result = Survey(units, objective=objective)
         self.broken: Set[int] = frozenset()
         self.operator_rules, self.chain_rules = operator_rules(rules), chain_rules(rules)
         self.rules, self.functions = rules, function_rules(rules)
@@ -236,7 +238,7 @@ class _Surveyor:
         graph = traced.graph
         typing, proposals, misses = self._match(unit, graph, used_outside)
         proposals += alone(graph, typing, self.chain_rules, proposals, few=True)
-        if self.result.least_memory:
+        if self.result.objective != "balanced":
             proposals += alone(graph, typing, self.chain_rules, proposals, few=False)
         collected = {name: p.rule for p in proposals if p.rule.collect for name in p.parameters}
         whole, is_marked = graph, bool(collected)
@@ -250,6 +252,8 @@ class _Surveyor:
         if graph is not whole:
             proposals = [p for p in proposals if not p.rule.collect] + marked_proposals(graph, typing, collected)
             misses = open_misses(proposals, misses)
+        if self.result.objective == "time":
+            proposals += single_axes(graph, typing, proposals)
         return UnitProblem(graph, typing, tuple(proposals), tuple(misses), traced.unread)
 
     def _match(

@@ -150,8 +150,12 @@ class Counter:
 
     def attended(self) -> sympy.Expr:
         """Elements of the keys and values that attention reads."""
-        attending = (self.facts[node].operands[1:3] for node in self.nodes if self.facts[node].attends)
-        return sympy.Add(*(self._local(node).xreplace({_S: _KEYS}) for pair in attending for node in pair))
+        return sympy.Add(*map(self.attended_by, self.nodes))
+
+    def attended_by(self, node: torch.fx.Node) -> sympy.Expr:
+        """Elements of the keys and values that one operator reads, if it is an attention core."""
+        pair = self.facts[node].operands[1:3] if self.facts[node].attends else ()
+        return sympy.Add(*(self._local(each).xreplace({_S: _KEYS}) for each in pair))
 
     def _on_positions(self, node: torch.fx.Node, value: torch.fx.Node) -> bool:
         """Returns if an operator reads, or gives, a rank's positions of a value: beside them others may read it whole."""

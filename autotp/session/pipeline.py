@@ -49,10 +49,9 @@ class Session:
         self.module, self.example, self.folders = model, example, rule_folders(wishes.get("rules", ()))
         self.machine = cost.hardware(wishes.get("hardware", DEFAULT_HARDWARE), self.folders)
         self.workload = Workload(tokens=wishes.get("tokens", Workload.tokens))
-        objective = wishes.get("objective", "balanced")
-        self.least_memory = objective == "memory"
+        self.wanted = wishes.get("objective", "balanced")
         self.objective = objective_of(
-            objective,
+            self.wanted,
             wishes.get("workload", "mix"),
             wishes.get("memory_gib"),
             self.machine,
@@ -81,7 +80,7 @@ class Session:
     def found(self) -> Survey:
         """The survey of the model."""
         with doing(f"tracing the blocks of {type(self.module).__name__}"):
-            found = survey(self.module, self.examples, self.folders, least_memory=self.least_memory)
+            found = survey(self.module, self.examples, self.folders, objective=self.wanted)
         return apply_settings(self.module, found, self.settings)
 
     @capturing()

@@ -91,7 +91,7 @@ def _key(session: Session, tp: int) -> str:
         session.machine,
         session.workload,
         session.objective,
-        session.least_memory,
+        session.wanted,
         sorted(session.settings.items()),
         session.gather_logits,
         session.sequence_parallel,

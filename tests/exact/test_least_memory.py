@@ -131,7 +131,7 @@ def test_a_loop_has_one_proposal_for_each_weight() -> None:
     """And not one for every step, of which any number may be cut: 24 of them were more combinations than fit into memory."""
     torch.manual_seed(0)
     model = Recurrent(nn.LSTMCell(WIDTH, WIDTH)).double()
-    found = survey(model, examples_for(model, (words(2, 24, WIDTH),)), least_memory=True)
+    found = survey(model, examples_for(model, (words(2, 24, WIDTH),)), objective="memory")
     (problem,) = found.problems.values()
     assert sorted(proposal.parameters for proposal in problem.proposals if proposal.rule.collect) == [
         ("cell.weight_hh", "cell.bias_hh"),

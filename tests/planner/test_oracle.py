@@ -178,7 +178,9 @@ BUILT = [*((name, False) for name in NETWORKS if name != "unet"), *((name, True)
 def test_no_choice_for_networks_of_all_kinds_is_better(name: str, least_memory: bool, tp: int) -> None:
     (make, inputs), machine = MODELS[name] if least_memory else NETWORKS[name][:2], hardware(DEFAULT_HARDWARE)
     model = make().double() if least_memory else make()
-    problems = survey(model, examples_for(model, inputs), least_memory=least_memory).problems.values()
+    problems = survey(
+        model, examples_for(model, inputs), objective="memory" if least_memory else "balanced"
+    ).problems.values()
     assert any(problem.proposals for problem in problems)
     for problem in problems:
         weigher = Weigher(problem.graph, machine, Workload())
