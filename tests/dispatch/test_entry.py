@@ -15,10 +15,12 @@ from torch import nn
 from autotp.dispatch.apply import apply_plan, make_compilers
 from autotp.dispatch.unit import UnitForward
 from autotp.huggingface.examples import examples_for
+from autotp.huggingface.models import build_model
 from autotp.planner.make import make_plan
 from autotp.planner.survey import survey
 from autotp.runtime.groups.ranks import Ranks
 from autotp.runtime.groups.simulate import simulate
+from tests.families import FAMILIES
 
 HIDDEN, INNER = 16, 24
 EXACT = 1e-12
@@ -184,3 +186,25 @@ def test_only_a_call_like_the_last_one_is_not_looked_at(name: str, looked: list[
         for own, dense in zip(results, expected, strict=True):
             assert own.dtype == dense.dtype
             assert torch.allclose(own, dense, atol=EXACT if own.dtype is torch.float64 else 1e-5)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])
+def test_blocks_that_look_things_up_in_tables_are_not_looked_at_again(name: str, looked: list[UnitForward]) -> None:
+    """A trace asks for more in transformers' tables of functions than is there behind it."""
+    torch.manual_seed(0)
+    model = build_model(FAMILIES[name].config(), meta=False).double()
+    found = survey(model, examples_for(model, None))
+    plan = make_plan(model, found, 2)
+    compilers, ids = make_compilers(plan, found), torch.arange(3, 25).reshape(2, 11)
+
+    def on_rank(ranks: Ranks) -> list[int]:
+        parallel, counts = apply_plan(copy.deepcopy(model), plan, ranks, compilers), []
+        own = {id(module) for module in parallel.modules()}
+        for _ in range(4):
+            parallel(ids + len(counts))
+            counts.append(sum(id(unit.module) in own for unit in looked))
+        return counts
+
+    for counts in simulate(2, on_rank):
+        assert counts[1] == 2 * counts[0] > 0
+        assert counts[1:] == [counts[1]] * 3

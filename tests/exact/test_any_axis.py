@@ -43,7 +43,9 @@ def by_axis(plan: Plan) -> list[str]:
 @pytest.mark.parametrize("name", NAMES)
 def test_it_is_exact(name: str, tp: int, tmp_path: Path) -> None:
     asked, config = wishes(tmp_path, "training"), (FAMILIES | MIXTURES)[name].config()
-    assert by_axis(autotp.plan(config, tp, **asked)) or name == "bloom"  # whose table is tied, and whose norms come first
+    assert (
+        by_axis(autotp.plan(config, tp, **asked)) or name == "bloom"
+    )  # whose table is tied, and whose norms come first
     autotp.verify(config, tp, **asked).raise_for_failure()
 
 
@@ -69,7 +71,9 @@ def compare(name: str, plan: Plan, rules: Path, folder: Path) -> list[float]:
                 optimizer.step()
                 optimizer.zero_grad()
         whole = autotp.full_state_dict(parallel)
-        found.append(max(float((whole[n] - t).abs().max()) for n, t in dense.state_dict().items() if t.is_floating_point()))
+        found.append(
+            max(float((whole[n] - t).abs().max()) for n, t in dense.state_dict().items() if t.is_floating_point())
+        )
         autotp.save_pretrained(parallel, folder)
         again = autotp.from_pretrained(folder, plan=plan, rules=[rules], dtype=torch.float64)
         again_result = first(again(*args, **kwargs))
