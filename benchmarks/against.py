@@ -18,9 +18,13 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from autotp.planner.plan import Plan
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -30,6 +34,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "against.md"
 BEGIN = "<!-- what follows is written by benchmarks/against.py -->\n"
 OURS, TODAY, THEIRS, MEGATRON = "ours", "default", "transformers", "Megatron"
 RECIPE = frozenset("attention mlp gated_mlp fused_gated_mlp experts whole_experts state_space embedding head".split())
+FOR_TIME = frozenset({"axis", "gathered"})  # which the default does not know
 GIB, ENOUGH_GIB, LIMIT_S = 2**30, 2.0**20, 1800
 HARDWARE = "h100-nvlink-8"
 
@@ -78,29 +83,26 @@ def compare(name: str) -> Iterator[dict[str, Any]]:
     from autotp.planner.objective import objective_of
     from autotp.session.study import Study
 
-    study = Study(AutoConfig.for_model(name), hardware=HARDWARE)
-    found, recipe = study.found, _only(study.found, RECIPE)
+    study = Study(AutoConfig.for_model(name), hardware=HARDWARE, objective="time")
+    rules = {p.rule.name for problem in study.found.problems.values() for p in problem.proposals}
+    found, recipe = _only(study.found, rules - FOR_TIME), _only(study.found, RECIPE)
     styles = tp_plan.own_styles(study.module)
     for tp in SIZES:
+        plans: dict[tuple[str, int], Plan] = {}
         for work in WORKS:
-            workload = Workload(work.sequence)
+            workload, tokens = Workload(work.sequence), work.sequence
+            given = tp, study.machine, workload
             objective = objective_of("time", work.name, ENOUGH_GIB, study.machine, workload)
-            plans = {
-                OURS: make_plan(study.module, found, tp, study.machine, workload, objective=objective),
-                TODAY: make_plan(study.module, found, tp, study.machine, workload),
-                MEGATRON: make_plan(study.module, recipe, tp, study.machine, workload),
-            }
-            if styles:
-                try:
-                    plans[THEIRS] = tp_plan.plan_of_styles(study.module, plans[TODAY], styles, study.machine)
-                except AutotpError as error:
-                    print(f"{name}: {error}", file=sys.stderr)
-            yield {
-                "family": name,
-                "tp": tp,
-                "work": work.name,
-                **{each: asdict(_priced(study, plan, work)) for each, plan in plans.items()},
-            }
+            if (TODAY, tokens) not in plans:
+                plans[TODAY, tokens] = default = make_plan(study.module, found, *given)
+                plans[MEGATRON, tokens] = make_plan(study.module, recipe, *given)
+                if styles:
+                    with suppress(AutotpError):  # for a style whose collectives are not known
+                        plans[THEIRS, tokens] = tp_plan.plan_of_styles(study.module, default, styles, study.machine)
+            own = {name: plan for (name, each), plan in plans.items() if each == tokens}
+            own[OURS] = make_plan(study.module, study.found, *given, objective=objective)
+            record = {name: asdict(_priced(study, plan, work)) for name, plan in own.items()}
+            yield {"family": name, "tp": tp, "work": work.name, **record}
 
 
 def _only(found: Any, rules: Iterable[str]) -> Any:
@@ -116,6 +118,8 @@ def _priced(study: Any, plan: Any, work: Work) -> Priced:
     from autotp.planner.cost import wire_bytes
     from autotp.planner.formula import evaluate, sizes
 
+    if work.name != "training":
+        plan = study.without_backward(plan)
     estimated = study.estimate_of(plan, work.batch, work.sequence)
     time = {"prefill": estimated.forward, "decode": estimated.token, "training": estimated.step}[work.name]
     values = sizes(work.batch, 1, work.sequence) if work.name == "decode" else sizes(work.batch, work.sequence)
@@ -211,8 +215,8 @@ def _summary(records: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _ratio(record: Mapping[str, Any], other: str) -> float:
-    ratio: float = record[other]["seconds"] / record[OURS]["seconds"]
-    return ratio
+    ours: float = record[OURS]["seconds"]
+    return float(record[other]["seconds"]) / ours if ours else 1.0
 
 
 def _cells(record: Mapping[str, Any]) -> Iterator[str]:

@@ -2,8 +2,8 @@
 
     python benchmarks/order.py
 
-First this machine is measured, as `autotp calibrate` does it, and plans are ranked by that. The runs of a pair's plans alternate, so
-that both see the same machine; the medians are compared. All is in float32, with one thread a rank.
+First this machine is measured, as `autotp calibrate` does it, and plans are ranked by that. The runs of a pair's plans alternate,
+so that both see the same machine; the medians are compared. All is in float32, with one thread a rank.
 """
 
 from __future__ import annotations

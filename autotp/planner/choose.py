@@ -10,14 +10,14 @@ choice is exact; only of very many ties not all are weighed.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 
 from ..axes.annotation import annotation
 from ..axes.facts import Typing
-from ..axes.layout import Cut, Cuts
+from ..axes.layout import Cut, Cuts, is_whole, layout_of
 from ..axes.term import Axis, Term
 from ..chains.match import NearMiss, Proposal, weights_of
 from ..errors import UnsoundPlanError
@@ -30,7 +30,7 @@ from .weigh import Weigher
 @dataclass(frozen=True)
 class UnitProblem:
     """What the planner knows of a unit: its graph, its terms, and the chains proposed for it; on how many ranks positions
-    are to be cut."""
+    are to be cut; and of parameters that others read as well what a rank has to hold (see `held_as`)."""
 
     graph: torch.fx.Graph
     typing: Typing
@@ -39,6 +39,7 @@ class UnitProblem:
     unread: frozenset[int] = frozenset()
     keep: bool = False
     sequence: int = 0
+    held: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def is_head(self) -> bool:
@@ -64,6 +65,19 @@ class UnitProblem:
     def combinations(self, ranks: int) -> Iterator[tuple[int, dict[Axis, Cut]]]:
         """Every combination of cuts that nests, with the parameter elements it leaves on a rank, in order of these."""
         return combinations(self.proposals, list(self.parameters().values()), ranks, self.summed())
+
+
+def without(problem: UnitProblem, out: Collection[Proposal], reason: str) -> UnitProblem:
+    """The problem less some proposals, which become near misses."""
+    misses = tuple(NearMiss(p.rule.name, p.rule.end, p.site, p.parameters, reason) for p in out)
+    kept = tuple(p for p in problem.proposals if p not in out)
+    return replace(problem, proposals=kept, misses=problem.misses + misses)
+
+
+def held_as(problem: UnitProblem, cuts: Cuts, name: str) -> tuple[str, ...]:
+    """How a parameter is laid out under some cuts, in words; empty where it is whole."""
+    layouts = [layout_of(term, cuts) for term in problem.parameters()[name]]
+    return () if all(map(is_whole, layouts)) else tuple(map(str, layouts))
 
 
 @dataclass(frozen=True)

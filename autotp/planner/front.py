@@ -14,7 +14,7 @@ from ..axes.layout import Cut, Cuts
 from ..axes.term import Axis
 from ..chains.match import Proposal
 from ..errors import UnsoundPlanError
-from .choose import Choice, UnitProblem, local_elements, placed, weighed
+from .choose import Choice, UnitProblem, held_as, local_elements, placed, weighed
 from .combinations import cuts_twice
 from .mesh import refine, spreads
 from .objective import UnitTime
@@ -42,7 +42,8 @@ class Front:
 
     def __init__(self, problem: UnitProblem, ranks: int, weigher: Weigher, time: UnitTime) -> None:
         self.problem, self.weigher, self.time = problem, weigher, time
-        every = itertools.islice(problem.combinations(ranks), MOST_LISTED)
+        fitting = (pair for pair in problem.combinations(ranks) if _fits(problem, pair[1]))
+        every = itertools.islice(fitting, MOST_LISTED)
         self.every = sorted(
             (_Combination(cuts, elements, time.least_under(cuts)) for elements, cuts in every),
             key=lambda each: (len(each.cuts), each.least, each.elements),
@@ -52,14 +53,16 @@ class Front:
         self.refused: list[str] = []
 
     def fastest(self) -> Choice:
-        """The fastest choice; of several that of the least memory."""
+        """The fastest choice; of several that of the least memory. Raises UnsoundPlanError if none holds what it has to."""
         firsts = (
             next(group)[0] for _, group in itertools.groupby(enumerate(self.every), lambda pair: len(pair[1].cuts))
         )
-        best = min(filter(None, map(self._choice, firsts)), key=_key)
+        best = min(filter(None, map(self._choice, firsts)), key=_key, default=None)
         for place, each in enumerate(self.every):
-            if self._at_least(each) < best.seconds and (choice := self._choice(place)) is not None:
-                best = min(best, choice, key=_key)
+            if best is None or self._at_least(each) < best.seconds:
+                best = min(filter(None, (best, self._choice(place))), key=_key, default=None)
+        if best is None:
+            raise UnsoundPlanError("a parameter that others read as well cannot be held here as it is there")
         return best
 
     def choices(self) -> list[Choice]:
@@ -138,6 +141,10 @@ class _Combination:
     @functools.cached_property
     def items(self) -> frozenset[tuple[Axis, Cut]]:
         return frozenset(self.cuts.items())
+
+
+def _fits(problem: UnitProblem, cuts: Cuts) -> bool:
+    return all(held_as(problem, cuts, name) == wanted for name, wanted in problem.held.items())
 
 
 def _key(choice: Choice) -> tuple[float, int]:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+import sympy
 import torch
 
-from ..axes.layout import Cut, Cuts
+from ..axes.facts import Typing
+from ..axes.layout import Cut, Cuts, ordered, parts_of
 from ..axes.term import Axis, axes_of, axes_of_dims
+from ..placement.state import Flow
+from ..placement.typed import cut_in, factors_in
 from .choose import UnitProblem
 from .combinations import elements_of
 from .weigh import Weigher
-from .work import LeastCounter
+from .work import Counter
 
 
 class Least:
@@ -54,3 +58,29 @@ class Least:
             flops, read = counter.flops(node), counter.attended_by(node)
             self.known[key] = [(w.sizing.number(flops), w.sizing.number(read)) for w in self.weighers]
         return self.known[key]
+
+
+class LeastCounter(Counter):
+    """Counts what a rank computes at least under some cuts: as if every value were cut along all of them that it has."""
+
+    def __init__(self, typing: Typing, cuts: Cuts, weigher: Weigher) -> None:
+        self.facts, self.weigher, self.cut = typing.facts, weigher, None
+        self.nodes = list(typing.facts)
+        self.flow = Flow(cuts, _Held(typing, cuts), {}, {}, {}, {}, {}, {}, frozenset(), frozenset())
+
+    def _rows(self, node: torch.fx.Node) -> sympy.Rational:
+        pick = self.facts[node].pick
+        over = factors_in(set(axes_of(pick.choice)), self.flow.cuts) if pick is not None else frozenset()
+        return sympy.Rational(1, parts_of(ordered(over)))
+
+
+class _Held(dict[torch.fx.Node, frozenset[Axis]]):
+    """The cut axes that a value has, found when they are asked for."""
+
+    def __init__(self, typing: Typing, cuts: Cuts) -> None:
+        super().__init__()
+        self.typing, self.cuts = typing, cuts
+
+    def __missing__(self, node: torch.fx.Node) -> frozenset[Axis]:
+        axes = axes_of_dims(itertools.chain(*self.typing.facts[node].outputs))
+        return self.setdefault(node, cut_in(axes, self.cuts))

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TypeAlias
 
 from torch import nn
 
-from ..axes.layout import is_whole, layout_of, local_indices
-from ..chains.match import NearMiss, Proposal
+from ..chains.match import Proposal
 from ..errors import UsageError
 from .assemble import unit_plan
-from .choose import Choice, UnitProblem
+from .choose import Choice, UnitProblem, without
 from .cost import DEFAULT_HARDWARE, Hardware, Workload, hardware
 from .objective import LEAST_MEMORY, Objective
 from .plan import VERSION, OutsidePlan, Plan, UnitPlan
 from .select import LeastMemory, LeastTime, Select
 from .survey import Survey, fingerprint_of, parameter_owners
+from .tied import choose_tied, holders_of
 from .weigh import Weigher
 
 
@@ -46,11 +45,11 @@ def make_plan(
     if sequence_parallel and tp > 1:
         problems = {shape: replace(problem, sequence=tp) for shape, problem in problems.items()}
     weighers = {s: Weigher(p.graph, machine, workload) for s, p in problems.items()}
-    tied, holders = [names for names in parameter_owners(model).values() if len(names) > 1], _holders(model)
+    tied, holders = [names for names in parameter_owners(model).values() if len(names) > 1], holders_of(model)
     select: Select = LeastMemory(weighers, tp)
     if objective is not None:
         select = LeastTime(model, found, weighers, tp, machine, objective)
-    choices = _choose_tied(found, problems, select, tp, tied, holders)
+    choices = choose_tied(found, problems, select, tp, tied, holders)
     units = tuple(_unit_plans(found, problems, choices, weighers))
     planned = _planned(units)
     return Plan(
@@ -84,78 +83,7 @@ def _size(proposal: Proposal) -> int:
 
 def _filtered(problem: UnitProblem, largest: Mapping[str, int]) -> UnitProblem:
     small = [p for p in problem.proposals if _size(p) < p.rule.share * largest[p.rule.name]]
-    return _without(problem, small, "a small table, not worth a collective")
-
-
-def _without(problem: UnitProblem, out: Collection[Proposal], reason: str) -> UnitProblem:
-    """The problem less some proposals, which become near misses."""
-    misses = tuple(NearMiss(p.rule.name, p.rule.end, p.site, p.parameters, reason) for p in out)
-    kept = tuple(p for p in problem.proposals if p not in out)
-    return replace(problem, proposals=kept, misses=problem.misses + misses)
-
-
-def _choose_tied(
-    found: Survey,
-    problems: Mapping[int, UnitProblem],
-    select: Select,
-    tp: int,
-    tied: Iterable[list[str]],
-    holders: Mapping[str, Holder],
-) -> dict[int, Choice]:
-    """Choose; where a tied parameter would be cut in two ways, or is held outside of units too, no unit may cut it."""
-    problems = dict(problems)
-    choices = select(problems)
-    for names in tied:
-        of_names = {name: _place_of(found, problems, name, names) for name in names}
-        places = {name: place for name, place in of_names.items() if place is not None}
-        held = {_held(problems[shape], choices[shape], name, tp) for shape, name in places.values()}
-        inside = {holders[name] for name in places}
-        if len(held) > 1 or (any(holders[name] not in inside for name in names) and any(held)):
-            for shape, name in places.values():
-                problems[shape] = _forbid(problems[shape], name)
-            choices = select(problems)
-    return choices
-
-
-# A module, and the name of one of its parameters. A module that is in a model twice has two names for each of them.
-Holder: TypeAlias = tuple[int, str]
-
-
-def _holders(model: nn.Module) -> dict[str, Holder]:
-    """Who holds the parameter of a name."""
-    return {
-        f"{path}.{name}" if path else name: (id(module), name)
-        for path, module in model.named_modules(remove_duplicate=False)
-        for name in module._parameters
-    }
-
-
-def _place_of(
-    found: Survey, problems: Mapping[int, UnitProblem], name: str, tied: Iterable[str]
-) -> tuple[int, str] | None:
-    """The unit shape that reads a parameter, and the name it has there: a unit reads all its tied names as one."""
-    for unit in found.units:
-        prefix = unit.path + "." if unit.path else ""
-        if name.startswith(prefix) and unit.shape in problems:
-            read = problems[unit.shape].parameters()
-            inside = (other.removeprefix(prefix) for other in (name, *tied) if other.startswith(prefix))
-            inner = next((other for other in inside if other in read), None)
-            if inner is not None:
-                return unit.shape, inner
-    return None
-
-
-def _held(problem: UnitProblem, choice: Choice, name: str, tp: int) -> tuple[object, ...]:
-    """What every rank holds of a parameter; empty if everything."""
-    layouts = [layout_of(term, choice.cuts) for term in problem.parameters()[name]]
-    if all(map(is_whole, layouts)):
-        return ()
-    return tuple(tuple(map(tuple, (local_indices(layout, rank) for layout in layouts))) for rank in range(tp))
-
-
-def _forbid(problem: UnitProblem, name: str) -> UnitProblem:
-    reading = [p for p in problem.proposals if name in p.parameters]
-    return _without(problem, reading, "it is tied to a parameter that cannot be cut the same way")
+    return without(problem, small, "a small table, not worth a collective")
 
 
 def _unit_plans(
@@ -179,7 +107,7 @@ def _planned(units: Iterable[UnitPlan]) -> set[str]:
 
 def outside(model: nn.Module, found: Survey, units: tuple[UnitPlan, ...]) -> Iterable[OutsidePlan]:
     """Parameters of no unit plan, and why each is left whole; one that is in a unit under another name is what it is there."""
-    planned, holders = _planned(units), _holders(model)
+    planned, holders = _planned(units), holders_of(model)
     known = {holders[name]: name for name in planned & holders.keys()}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if name not in planned:

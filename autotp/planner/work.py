@@ -8,7 +8,6 @@ Parameters count as weights, and inputs that need no gradient (masks, rotary tab
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from ..axes.annotation import annotation, copied
 from ..axes.call import may_be_view
 from ..axes.facts import Fact, Typing
 from ..axes.infer import infer
-from ..axes.layout import Cuts, layout_of, ordered, parts_of
+from ..axes.layout import layout_of, parts_of
 from ..axes.rules import operator_rules
 from ..axes.term import Axis, axes_of, axes_of_dims
 from ..capture.calls import call_opaque
@@ -32,8 +31,6 @@ from ..placement.impose import impose
 from ..placement.place import Placement, place
 from ..placement.results import base_of
 from ..placement.sizes import share_of
-from ..placement.state import Flow
-from ..placement.typed import cut_in, factors_in
 from .combinations import elements_of
 from .cost import Hardware, Workload
 from .plan import UnitPlan
@@ -80,7 +77,14 @@ def work_of(
 
 
 def placed_as_planned(
-    plan: UnitPlan, traced: Traced, machine: Hardware, workload: Workload, rules: tuple[Path, ...], ranks: int
+    plan: UnitPlan,
+    traced: Traced,
+    machine: Hardware,
+    workload: Workload,
+    rules: tuple[Path, ...],
+    ranks: int,
+    *,
+    backward: bool = True,
 ) -> tuple[Placement, Weigher]:
     """The placement of a traced unit under its plan, and what prices it. Raises UnsoundPlanError for layouts that cannot be."""
     graph, _ = copied(traced.graph)
@@ -88,8 +92,9 @@ def placed_as_planned(
     typing = infer(graph, operator_rules(rules))
     cuts = impose(graph, typing, plan.layouts())
     weigher = Weigher(graph, machine, workload)
-    sequence = ranks if plan.sequence else 0
-    placement = place(graph, typing, cuts, weigher.price, traced.unread, keep=plan.keep, sequence=sequence)
+    sequence = ranks if plan.sequence and backward else 0
+    given = graph, typing, cuts, weigher.price, traced.unread
+    placement = place(*given, keep=plan.keep, backward=backward, sequence=sequence)
     return placement, weigher
 
 
@@ -153,9 +158,23 @@ class Counter:
         return sympy.Add(*map(self.attended_by, self.nodes))
 
     def attended_by(self, node: torch.fx.Node) -> sympy.Expr:
-        """Elements of the keys and values that one operator reads, if it is an attention core."""
+        """Elements of the keys and values that one operator reads, if it is an attention core: as a cache has them, before they are
+        repeated for several heads."""
         pair = self.facts[node].operands[1:3] if self.facts[node].attends else ()
-        return sympy.Add(*(self._local(each).xreplace({_S: _KEYS}) for each in pair))
+        return sympy.Add(*(self._local(self._unrepeated(each)).xreplace({_S: _KEYS}) for each in pair))
+
+    def _unrepeated(self, node: torch.fx.Node) -> torch.fx.Node:
+        """What a value is a repetition of, behind moves of its elements; else the value."""
+        found = behind = node
+        while (
+            behind.op == "call_function" and len(self.facts[behind].operands) == 1 and not self.facts[behind].contracts
+        ):
+            is_repeated = bool(self.facts[behind].creates)
+            (behind,) = self.facts[behind].operands
+            if behind not in self.facts or len(self.facts[behind].outputs) > 1:
+                break
+            found = behind if is_repeated else found
+        return found
 
     def _on_positions(self, node: torch.fx.Node, value: torch.fx.Node) -> bool:
         """Returns if an operator reads, or gives, a rank's positions of a value: beside them others may read it whole."""
@@ -257,32 +276,6 @@ class Counter:
             for place, operand in enumerate(fact.operands):
                 if operand in self.flow.gradient:
                     yield from _needed(place, fact)
-
-
-class LeastCounter(Counter):
-    """Counts what a rank computes at least under some cuts: as if every value were cut along all of them that it has."""
-
-    def __init__(self, typing: Typing, cuts: Cuts, weigher: Weigher) -> None:
-        self.facts, self.weigher, self.cut = typing.facts, weigher, None
-        self.nodes = list(typing.facts)
-        self.flow = Flow(cuts, _Held(typing, cuts), {}, {}, {}, {}, {}, {}, frozenset(), frozenset())
-
-    def _rows(self, node: torch.fx.Node) -> sympy.Rational:
-        pick = self.facts[node].pick
-        over = factors_in(set(axes_of(pick.choice)), self.flow.cuts) if pick is not None else frozenset()
-        return sympy.Rational(1, parts_of(ordered(over)))
-
-
-class _Held(dict[torch.fx.Node, frozenset[Axis]]):
-    """The cut axes that a value has, found when they are asked for."""
-
-    def __init__(self, typing: Typing, cuts: Cuts) -> None:
-        super().__init__()
-        self.typing, self.cuts = typing, cuts
-
-    def __missing__(self, node: torch.fx.Node) -> frozenset[Axis]:
-        axes = axes_of_dims(itertools.chain(*self.typing.facts[node].outputs))
-        return self.setdefault(node, cut_in(axes, self.cuts))
 
 
 def _needed(place: int, fact: Fact) -> Iterable[torch.fx.Node]:

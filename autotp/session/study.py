@@ -68,7 +68,7 @@ class Study(Session):
     def estimate_of(self, plan: Plan, batch: int, sequence: int) -> Estimate:
         """What a plan means for a rank at a batch and a sequence."""
         works, unknown = self._works(plan)
-        return estimate(plan, works, self.machine, batch, sequence, unknown, self._without_backward(plan))
+        return estimate(plan, works, self.machine, batch, sequence, unknown, self.without_backward(plan))
 
     def export(self, plan: Plan, system: str) -> Any:
         """A plan for another system, as plain data. Raises PlanError for one that it cannot express, with the reason."""
@@ -95,18 +95,22 @@ class Study(Session):
                 return found
         return survey(model, self.examples, self.folders)
 
-    def _without_backward(self, plan: Plan) -> Plan:
-        """The plan as it holds where nothing is kept for a backward: no unit is cut over positions."""
+    def without_backward(self, plan: Plan) -> Plan:
+        """The plan as it holds where nothing is kept for a backward: sums wait elsewhere, and no unit is cut over positions. What
+        is cut as no operator is (by another system) stays as it is."""
         shapes = {unit.path: unit.shape for unit in self.found.units}
 
-        def uncut(unit: UnitPlan) -> UnitPlan:
-            if not unit.sequence:
-                return unit
-            plain, traced = replace(unit, sequence=False), self.found.traced[shapes[unit.instances[0]]]
-            placed, weigher = placed_as_planned(plain, traced, self.machine, self.workload, self.folders, plan.tp)
-            return replace(plain, collectives=tuple(map(collective_plan, weigher.collectives(placed))))
+        def alone(unit: UnitPlan) -> UnitPlan:
+            traced = self.found.traced[shapes[unit.instances[0]]]
+            given = unit, traced, self.machine, self.workload, self.folders, plan.tp
+            try:
+                placed, weigher = placed_as_planned(*given, backward=False)
+            except AutotpError:
+                return replace(unit, sequence=False)
+            sent = (each for each in weigher.collectives(placed) if each.phase == "forward")
+            return replace(unit, sequence=False, collectives=tuple(map(collective_plan, sent)))
 
-        return replace(plan, units=tuple(map(uncut, plan.units)), around=())
+        return replace(plan, units=tuple(map(alone, plan.units)), around=())
 
     def _works(self, plan: Plan) -> tuple[dict[UnitPlan, Work], tuple[str, ...]]:
         works, unknown = {}, []
