@@ -158,8 +158,8 @@ class Counter:
         return sympy.Add(*map(self.attended_by, self.nodes))
 
     def attended_by(self, node: torch.fx.Node) -> sympy.Expr:
-        """Elements of the keys and values that one operator reads, if it is an attention core: as a cache has them, before they are
-        repeated for several heads."""
+        """Elements of the keys and values that one operator reads, if it is an attention core: as a cache has them, before they
+        are repeated for several heads."""
         pair = self.facts[node].operands[1:3] if self.facts[node].attends else ()
         return sympy.Add(*(self._local(self._unrepeated(each)).xreplace({_S: _KEYS}) for each in pair))
 

@@ -1,4 +1,4 @@
-"""Plans for the least time cut along any axis that pays, the hidden one of all blocks too: they are exact, simulated and on real ranks.
+"""Plans for the least time cut along any axis that pays, the hidden one of all blocks too: they are exact, also on real ranks.
 
 Memory is bound so tightly that the plan has the least of the whole space.
 """
@@ -50,7 +50,7 @@ def test_it_is_exact(name: str, tp: int, tmp_path: Path) -> None:
 
 
 def compare(name: str, plan: Plan, rules: Path, folder: Path) -> list[float]:
-    """The largest differences on a rank: of results, gradients and the state, twice with a step between; and after it was saved."""
+    """The largest differences on a rank: of results and gradients, twice with a step between, of the state, and once saved."""
     torch.manual_seed(0)
     dense, args, kwargs = model_and_inputs(name)
     parallel, found = copy.deepcopy(dense), []

@@ -18,9 +18,12 @@ from autotp.placement.place import Placement
 from autotp.planner.choose import UnitProblem, local_elements, placed
 from autotp.planner.cost import DEFAULT_HARDWARE, Hardware, Workload, hardware
 from autotp.planner.front import Front
+from autotp.planner.make import make_plan
 from autotp.planner.objective import UnitTime, objective_of
+from autotp.planner.plan import Plan
 from autotp.planner.survey import survey
 from autotp.planner.weigh import Weigher
+from autotp.session.study import Study
 from tests.exact.test_image_models import NETWORKS
 from tests.exact.test_least_memory import MODELS
 from tests.families import FAMILIES, MIXTURES
@@ -118,3 +121,31 @@ def _compare(
             least = seconds
             within = [choice.seconds for choice in found if choice.elements <= elements]
             assert min(within) == pytest.approx(seconds, rel=1e-9)
+
+
+TIED = ("gpt2", "bert", "bloom", "mpt", "cohere", "gemma2", "falcon_multi_query", "opt")
+
+
+@pytest.mark.sample(8)
+@pytest.mark.parametrize("work", ["training", "prefill", "decode"])
+@pytest.mark.parametrize("name", [*TIED, "llama", "phi3", "deepseek_v2", "mixtral", "gpt_oss"])
+def test_no_plan_takes_less_than_that_of_the_least_time(name: str, work: str) -> None:
+    """Of units that share a parameter together, too: as the estimates say, which are made of plans alone."""
+    config = (FAMILIES | MIXTURES)[name].config()
+    study, other = Study(config, objective="time"), Study(config)
+    for machine in MACHINES:
+        study.machine = other.machine = machine
+        objective = objective_of("time", work, 1e6, machine, study.workload)
+        given = 4, machine, study.workload
+        ours = make_plan(study.module, study.found, *given, objective=objective)
+        assert seconds(study, ours, work) <= seconds(study, make_plan(other.module, other.found, *given), work) * (
+            1 + 1e-9
+        )
+
+
+def seconds(study: Study, plan: Plan, work: str) -> float:
+    batch, sequence = (8, study.workload.tokens) if work == "decode" else (1, study.workload.tokens)
+    if work != "training":
+        plan = study.without_backward(plan)
+    found = study.estimate_of(plan, batch, sequence)
+    return {"training": found.step, "prefill": found.forward, "decode": found.token}[work].total
