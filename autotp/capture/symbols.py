@@ -28,11 +28,16 @@ Place: TypeAlias = tuple[int, int | None]
 
 class _Env(ShapeEnv):
     """Does not say from which line a symbol or a guard comes: nobody asks, and to find that out it would import torch.export with
-    half of the compiler, and walk the stack for each. A symbol has the number in the name that it is made with, whatever other
-    symbols there are."""
+    half of the compiler, and walk the stack for each. A symbol has the number of the name that it is made with (`size_3`),
+    whatever other symbols there are."""
 
     def _generate_unique_id(self, source_name: str) -> int:
-        return int("".join(filter(str.isdigit, source_name)))
+        kind, _, digits = source_name.rpartition("_")
+        number = int(digits) if kind in ("size", "read") and digits.isdecimal() else None
+        if number is None or number in self.unique_ids:
+            return super()._generate_unique_id(source_name)
+        self.unique_ids.add(number)
+        return number
 
     def _get_stack_summary(self, *args: Any, **kwargs: Any) -> tuple[SLoc, str]:
         return SLoc("a trace", None), ""

@@ -76,9 +76,8 @@ def check_of(
     text, common = _Text(), _Text()
     _looks(text, {id(value): value for value in map(found.get, sources) if isinstance(value, torch.Tensor)}.values())
     for source in sources:
-        if (
-            source.parent is not None and found[source.parent] is not MISSING
-        ):  # whose own term says that nothing is there
+        # Of what lies in nothing the term about that says enough.
+        if source.parent is not None and found[source.parent] is not MISSING:
             is_common = all(first.get(each) == id(found[each]) for each in (source, source.parent))
             _TERMS[source.kind](common if is_common else text, found[source.parent], source.key, found[source])
     if common.terms:

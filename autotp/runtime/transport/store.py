@@ -64,7 +64,7 @@ class _Round:
     ) -> list[str] | None:
         """What all ranks brought; None if another rank has left, so that the next round is to be tried."""
         self._store.set(self._keys[self._rank], text)
-        begun = time.monotonic()
+        begun = asked = time.monotonic()
         while not self._store.check(self._keys):
             if self._store.check([f"{self._number}/end"]):
                 break
@@ -74,7 +74,8 @@ class _Round:
                     raise UsageError(MSG_ABSENT.format(what=what, absent=absent, timeout_s=timeout_s))
             pause_s = min(max(SOONEST_S, PART * (time.monotonic() - begun)), LATEST_S)
             time.sleep(pause_s)
-            if pause_s == LATEST_S:
+            if time.monotonic() - asked > LATEST_S:
+                asked = time.monotonic()
                 miss([other for other, key in zip(self._line, self._keys, strict=True) if not self._store.check([key])])
         return self._met() if self._ends(_MET) == _MET else None
 
