@@ -52,8 +52,8 @@ class Front:
         self.sent: list[tuple[frozenset[tuple[Axis, Cut]], float]] = []
         self.refused: list[str] = []
 
-    def fastest(self) -> Choice:
-        """The fastest choice; of several that of the least memory. Raises UnsoundPlanError if none holds what it has to."""
+    def fastest(self) -> Choice | None:
+        """The fastest choice; of several that of the least memory. None if a parameter cannot be held as it has to."""
         firsts = (
             next(group)[0] for _, group in itertools.groupby(enumerate(self.every), lambda pair: len(pair[1].cuts))
         )
@@ -61,8 +61,6 @@ class Front:
         for place, each in enumerate(self.every):
             if best is None or self._at_least(each) < best.seconds:
                 best = min(filter(None, (best, self._choice(place))), key=_key, default=None)
-        if best is None:
-            raise UnsoundPlanError("a parameter that others read as well cannot be held here as it is there")
         return best
 
     def choices(self) -> list[Choice]:

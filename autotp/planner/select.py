@@ -10,7 +10,6 @@ from typing import Protocol, TypeAlias
 
 from torch import nn
 
-from ..errors import UnsoundPlanError
 from .choose import Choice, UnitProblem, choose, held_as, local_elements, without
 from .cost import Hardware
 from .front import MOST_LISTED, Front, fastest
@@ -20,7 +19,7 @@ from .weigh import Weigher
 
 # A unit, by its shape, and the name that a parameter has in it.
 Place: TypeAlias = tuple[int, str]
-MSG_TIED = "it is tied to a parameter that cannot be cut the same way"
+TIED = "it is tied to a parameter that cannot be cut the same way"
 
 
 class Select(Protocol):
@@ -54,7 +53,7 @@ class LeastMemory:
         agreed = dict(problems)
         for shape, name in places:
             reading = [proposal for proposal in agreed[shape].proposals if name in proposal.parameters]
-            agreed[shape] = without(agreed[shape], reading, MSG_TIED)
+            agreed[shape] = without(agreed[shape], reading, TIED)
         return agreed
 
 
@@ -79,6 +78,7 @@ class LeastTime:
 
     def __call__(self, problems: Mapping[int, UnitProblem]) -> dict[int, Choice]:
         chosen = self._chosen(problems)
+        assert chosen is not None, "nothing needs to be cut"
         return {shape: self._settled(self._front(shape, problems[shape]), choice) for shape, choice in chosen.items()}
 
     def agree(
@@ -96,16 +96,18 @@ class LeastTime:
 
     def _weight(self, problems: Mapping[int, UnitProblem]) -> tuple[float, float]:
         """How many elements too many a rank holds under the best choices, and their seconds."""
-        try:
-            chosen = self._chosen(problems)
-        except UnsoundPlanError:
+        chosen = self._chosen(problems)
+        if chosen is None:
             return math.inf, math.inf
         elements = sum(self.units[shape] * choice.elements for shape, choice in chosen.items())
         return max(elements - self.most, 0), sum(self.units[shape] * choice.seconds for shape, choice in chosen.items())
 
-    def _chosen(self, problems: Mapping[int, UnitProblem]) -> dict[int, Choice]:
+    def _chosen(self, problems: Mapping[int, UnitProblem]) -> dict[int, Choice] | None:
         fronts = {shape: self._front(shape, problem) for shape, problem in problems.items()}
-        chosen = {shape: front.fastest() for shape, front in fronts.items()}
+        best = {shape: front.fastest() for shape, front in fronts.items()}
+        chosen = {shape: choice for shape, choice in best.items() if choice is not None}
+        if len(chosen) < len(best):
+            return None
         if sum(self.units[shape] * choice.elements for shape, choice in chosen.items()) <= self.most:
             return chosen
         found = fastest([(self.units[shape], front.choices()) for shape, front in fronts.items()], self.most)

@@ -113,7 +113,9 @@ def _compare(
     time = UnitTime(problem, machine, objective)
     points = sorted((elements, sum(time.of(placement))) for elements, placement in placements)
     front = Front(problem, 4, weigher, time)
-    assert front.fastest().seconds == pytest.approx(min(seconds for _, seconds in points), rel=1e-9)
+    fastest = front.fastest()
+    assert fastest is not None
+    assert fastest.seconds == pytest.approx(min(seconds for _, seconds in points), rel=1e-9)
     found = front.choices()
     least = float("inf")
     for elements, seconds in points:
