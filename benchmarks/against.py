@@ -96,13 +96,20 @@ def compare(name: str) -> Iterator[dict[str, Any]]:
             if (TODAY, tokens) not in plans:
                 plans[TODAY, tokens] = default = make_plan(study.module, found, *given)
                 plans[MEGATRON, tokens] = make_plan(study.module, recipe, *given)
-                if styles:
+                if styles and _heads_divide(study.module.config, tp):
                     with suppress(AutotpError):  # for a style whose collectives are not known
                         plans[THEIRS, tokens] = tp_plan.plan_of_styles(study.module, default, styles, study.machine)
             own = {name: plan for (name, each), plan in plans.items() if each == tokens}
             own[OURS] = make_plan(study.module, study.found, *given, objective=objective)
             record = {name: asdict(_priced(study, plan, work)) for name, plan in own.items()}
             yield {"family": name, "tp": tp, "work": work.name, **record}
+
+
+def _heads_divide(config: Any, tp: int) -> bool:
+    """Returns if transformers' styles leave whole heads on each of so many ranks; else its model fails in a view."""
+    text = config.get_text_config()
+    heads = (getattr(text, name, None) for name in ("num_attention_heads", "num_key_value_heads"))
+    return all(number % tp == 0 for number in heads if isinstance(number, int))
 
 
 def _only(found: Any, rules: Iterable[str]) -> Any:

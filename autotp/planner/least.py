@@ -13,6 +13,7 @@ from ..axes.layout import Cut, Cuts, ordered, parts_of
 from ..axes.term import Axis, axes_of, axes_of_dims
 from ..placement.state import Flow
 from ..placement.typed import cut_in, factors_in
+from .attended import attended, unrepeated
 from .choose import UnitProblem
 from .combinations import elements_of
 from .weigh import Weigher
@@ -26,7 +27,8 @@ class Least:
     def __init__(self, problem: UnitProblem, weighers: Sequence[Weigher]) -> None:
         self.typing, self.weighers = problem.typing, weighers
         whole = LeastCounter(problem.typing, {}, weighers[0])
-        self.products = [(node, self._axes(node)) for node in whole.nodes if whole.flops(node) != 0]
+        counted = (node for node in whole.nodes if whole.flops(node) != 0 or whole.attended_by(node) != 0)
+        self.products = [(node, self._axes(node)) for node in counted]
         weights = (self.typing.dims(weight) for weight in whole.weights())
         self.weights = [(dims, frozenset(axes_of_dims(dims))) for dims in weights]
         self.known: dict[tuple[object, tuple[tuple[Axis, Cut], ...]], list[tuple[float, float]]] = {}
@@ -44,7 +46,8 @@ class Least:
 
     def _axes(self, node: torch.fx.Node) -> frozenset[Axis]:
         fact = self.typing.facts[node]
-        values = itertools.chain(fact.outputs, *(self.typing.facts[each].outputs for each in fact.operands))
+        read = [unrepeated(each, self.typing.facts) for each in attended(node, self.typing.facts)]
+        values = itertools.chain(fact.outputs, *(self.typing.facts[each].outputs for each in (*fact.operands, *read)))
         picked = () if fact.pick is None else axes_of(fact.pick.choice)
         return frozenset((*axes_of_dims(itertools.chain(*values)), *axes_of_dims(fact.contracts), *picked))
 

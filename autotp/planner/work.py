@@ -31,6 +31,7 @@ from ..placement.impose import impose
 from ..placement.place import Placement, place
 from ..placement.results import base_of
 from ..placement.sizes import share_of
+from .attended import attended, is_product, unrepeated
 from .combinations import elements_of
 from .cost import Hardware, Workload
 from .plan import UnitPlan
@@ -158,23 +159,10 @@ class Counter:
         return sympy.Add(*map(self.attended_by, self.nodes))
 
     def attended_by(self, node: torch.fx.Node) -> sympy.Expr:
-        """Elements of the keys and values that one operator reads, if it is an attention core: as a cache has them, before they
-        are repeated for several heads."""
-        pair = self.facts[node].operands[1:3] if self.facts[node].attends else ()
-        return sympy.Add(*(self._local(self._unrepeated(each)).xreplace({_S: _KEYS}) for each in pair))
-
-    def _unrepeated(self, node: torch.fx.Node) -> torch.fx.Node:
-        """What a value is a repetition of, behind moves of its elements; else the value."""
-        found = behind = node
-        while (
-            behind.op == "call_function" and len(self.facts[behind].operands) == 1 and not self.facts[behind].contracts
-        ):
-            is_repeated = bool(self.facts[behind].creates)
-            (behind,) = self.facts[behind].operands
-            if behind not in self.facts or len(self.facts[behind].outputs) > 1:
-                break
-            found = behind if is_repeated else found
-        return found
+        """Elements of the keys and values that one operator reads, if it is of attention: as a cache has them, before they are
+        repeated for several heads."""
+        read = (unrepeated(each, self.facts) for each in attended(node, self.facts))
+        return sympy.Add(*(self._local(each).xreplace({_S: _KEYS}) for each in read))
 
     def _on_positions(self, node: torch.fx.Node, value: torch.fx.Node) -> bool:
         """Returns if an operator reads, or gives, a rank's positions of a value: beside them others may read it whole."""
@@ -222,6 +210,8 @@ class Counter:
         if len(fact.operands) < 2 or fact.looks_up or fact.collects or annotation(node).opaque is not None:
             return sympy.Integer(0)
         summed = axes_of_dims(fact.contracts).difference(*map(axes_of_dims, fact.outputs))  # not what it norms
+        if not summed and is_product(node, self.facts):  # of positions by positions, which are one axis
+            return 2 * self._local(node) * self._last(fact) * self._rows(node)
         return 2 * self._local(node) * self._products(fact, summed) * self._rows(node) if summed else sympy.Integer(0)
 
     def _rows(self, node: torch.fx.Node) -> sympy.Rational:
@@ -244,6 +234,13 @@ class Counter:
             if sizes:
                 return sympy.Mul(*sizes)
         return sympy.Integer(1)
+
+    def _last(self, fact: Fact) -> sympy.Expr:
+        """The size of what a product sums over, the last dim of its first operand that is of these axes."""
+        operand, summed = fact.operands[0], axes_of_dims(fact.contracts)
+        dims = zip(operand.meta["val"].shape, self.facts[operand].dims, strict=True)
+        sizes = [self._size(size) for size, term in dims if set(axes_of(term)) and set(axes_of(term)) <= summed]
+        return sizes[-1] if sizes else sympy.Integer(1)
 
     def _size(self, size: int | torch.SymInt) -> sympy.Expr:
         return self.weigher.sizing.expression(size)

@@ -1,0 +1,68 @@
+"""What attention reads of its keys and values: those of a core, or of products on both sides of a softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+
+from ..axes.annotation import annotation
+from ..axes.call import operator_name
+from ..axes.facts import Fact
+
+Facts = Mapping[torch.fx.Node, Fact]
+_SOFTMAX = frozenset({"aten.softmax", "aten._softmax"})
+
+
+def attended(node: torch.fx.Node, facts: Facts) -> tuple[torch.fx.Node, ...]:
+    """The keys and values that an attention core reads, or products before and behind a softmax; nothing for other nodes."""
+    if facts[node].attends:
+        return facts[node].operands[1:3]
+    if node.op != "call_function" or operator_name(node.target) not in _SOFTMAX:
+        return ()
+    before, behind = _scores(node, facts), _weighted(node, facts)
+    return () if before is None or behind is None else (before, behind)
+
+
+def unrepeated(node: torch.fx.Node, facts: Facts) -> torch.fx.Node:
+    """What a value is a repetition of, behind moves of its elements, as keys are repeated for several heads; else the value."""
+    found = behind = node
+    while behind.op == "call_function" and len(facts[behind].operands) == 1 and not facts[behind].contracts:
+        is_repeated = bool(facts[behind].creates)
+        (behind,) = facts[behind].operands
+        if behind not in facts or len(facts[behind].outputs) > 1:
+            break
+        found = behind if is_repeated else found
+    return found
+
+
+def _scores(node: torch.fx.Node, facts: Facts) -> torch.fx.Node | None:
+    """The keys of the product whose result a softmax is of, behind steps that sum over nothing."""
+    while node in facts and facts[node].operands:
+        node = facts[node].operands[0]
+        if node in facts and is_product(node, facts):
+            return facts[node].operands[1]
+    return None
+
+
+def _weighted(node: torch.fx.Node, facts: Facts) -> torch.fx.Node | None:
+    """What the first product that reads a softmax's result, behind steps that sum over nothing, reads beside it."""
+    waiting, seen = [node], {node}
+    for each in waiting:
+        for user in _readers(each, facts):
+            if is_product(user, facts):
+                return next((other for other in facts[user].operands if other is not each), None)
+            if user not in seen and not facts[user].contracts:
+                seen.add(user)
+                waiting.append(user)
+    return None
+
+
+def _readers(node: torch.fx.Node, facts: Facts) -> Iterator[torch.fx.Node]:
+    return (user for user in node.users if user in facts)
+
+
+def is_product(node: torch.fx.Node, facts: Facts) -> bool:
+    """Returns if two values, none of which is a parameter, are multiplied and summed over."""
+    fact = facts[node]
+    return bool(fact.contracts) and len(fact.operands) == 2 and not any(annotation(o).parameter for o in fact.operands)
