@@ -1,6 +1,6 @@
 """Every causal family of transformers at its default size: our plan of the least time beside other plans, under one cost model.
 
-    python benchmarks/against.py                     # all families, and the table in docs/against.md; 40 minutes on two cores
+    python benchmarks/against.py                     # all families, and the tables in docs/against.md; an hour on two cores
     python benchmarks/against.py llama phi3          # some, printed
 
 Ours is `--objective time` for each work by itself, with no bound of memory. Beside it stand transformers' own `tp_plan`;

@@ -7,18 +7,17 @@ from collections.abc import Iterator, Mapping
 import torch
 
 from ..axes.annotation import annotation
-from ..axes.call import operator_name
 from ..axes.facts import Fact
+from ..axes.term import axes_of
 
 Facts = Mapping[torch.fx.Node, Fact]
-_SOFTMAX = frozenset({"aten.softmax", "aten._softmax"})
 
 
 def attended(node: torch.fx.Node, facts: Facts) -> tuple[torch.fx.Node, ...]:
     """The keys and values that an attention core reads, or products before and behind a softmax; nothing for other nodes."""
     if facts[node].attends:
         return facts[node].operands[1:3]
-    if node.op != "call_function" or operator_name(node.target) not in _SOFTMAX:
+    if node.op != "call_function" or not _is_softmax(node, facts[node]):
         return ()
     before, behind = _scores(node, facts), _weighted(node, facts)
     return () if before is None or behind is None else (before, behind)
@@ -34,6 +33,13 @@ def unrepeated(node: torch.fx.Node, facts: Facts) -> torch.fx.Node:
             break
         found = behind if is_repeated else found
     return found
+
+
+def _is_softmax(node: torch.fx.Node, fact: Fact) -> bool:
+    """Returns if an operator needs its last dim whole, sums over nothing, and has a derivative that its result alone decides."""
+    if fact.gradient != "result" or fact.contracts or len(fact.outputs) != 1 or not fact.dims:
+        return False
+    return any(pin.node == node.name for axis in axes_of(fact.dims[-1]) for pin in axis.pins)
 
 
 def _scores(node: torch.fx.Node, facts: Facts) -> torch.fx.Node | None:
