@@ -118,7 +118,7 @@ def main() -> None:
         print(
             f"memory, collectives {node.latency_us:.0f} us + {node.hop_us:.0f} us a step and {node.link_gbps:.2f} GB/s"
         )
-        print(f"{'model':<12}{'work':<18}{'first':<26}{'second':<34}{'estimated':>18}{'measured':>18}  order")
+        print(f"{'model':<12}{'work':<18}{'first':<26}{'second':<34}{'estimated':>20}{'measured':>20}  order")
         agreed = sum(compare(pair, rules) for pair in PAIRS)
     print(f"{agreed} of {len(PAIRS)} pairs agree")
 
@@ -131,7 +131,7 @@ def compare(pair: Pair, rules: Path) -> bool:
     cells = (f"{1e3 * a:.1f} and {1e3 * b:.1f} ms" for a, b in (estimated, measured))
     work = f"{pair.work.phase} {pair.work.batch} x {pair.work.sequence}"
     one, two = cells
-    row = f"{pair.kind:<12}{work:<18}{pair.first!s:<26}{pair.second!s:<34}{one:>18}{two:>18}"
+    row = f"{pair.kind:<12}{work:<18}{pair.first!s:<26}{pair.second!s:<34}{one:>20}{two:>20}"
     print(f"{row}  {'agrees' if same else 'DIFFERS'}", flush=True)
     return same
 
