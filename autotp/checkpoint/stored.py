@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..errors import CheckpointError, in_one_line
 from ..outside.data import brief, parse_json
+from .maps import private_map
 
 # What safetensors calls the dtypes, in the order in which it lays tensors out in a file, the last ones first.
 DTYPES: Mapping[str, torch.dtype] = {
@@ -82,12 +83,10 @@ class Stored:
                     raise truncated(self.file, self.name, self.offset + length, size)
                 if self.offset % self.dtype.itemsize:
                     file.seek(self.offset)
-                    data: bytearray | mmap.mmap = bytearray(file.read(length))
+                    data: Any = bytearray(file.read(length))
                     before = 0
                 else:
-                    data = mmap.mmap(
-                        file.fileno(), before + length, access=mmap.ACCESS_COPY, offset=self.offset - before
-                    )
+                    data = private_map(file.fileno(), before + length, self.offset - before)
         except OSError as error:
             raise CheckpointError(f"cannot read tensor {self.name!r} of {self.file}: {error.strerror}") from error
         return torch.frombuffer(data, dtype=self.dtype, count=span, offset=before).as_strided(self.shape, self.stride)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
@@ -48,10 +50,16 @@ class Structure:
                     f"len({own}) == {len(held)}" if held else f"not {own}",
                 ]
                 terms += [f"{own}[{name!r}] is {named(value)}" for name, value in held.items()]
-        text = f"def is_same():\n    try:\n        return {' and '.join(terms)}\n    except KeyError:\n        return False"
-        exec(compile(text, "<autotp structure>", "exec"), scope)
+        exec(_code_of(" and ".join(terms)), scope)
         question: Callable[[], bool] = scope["is_same"]
         return question
+
+
+@functools.lru_cache(maxsize=256)
+def _code_of(terms: str) -> types.CodeType:
+    """The code of a question. Equal blocks ask in equal words, of other things."""
+    text = f"def is_same():\n    try:\n        return {terms}\n    except KeyError:\n        return False"
+    return compile(text, "<autotp structure>", "exec")
 
 
 def inner_modules(module: nn.Module) -> Iterator[nn.Module]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +26,8 @@ from ..runtime.cut.origin import parts_only
 from .models import model_class
 from .quantized import dequantizing
 
+_NO_THREADS, _LOADING = "HF_DEACTIVATE_ASYNC_LOAD", threading.Lock()
+
 
 @contextmanager
 def quiet(level: int = logging.CRITICAL) -> Iterator[None]:
@@ -37,6 +41,21 @@ def quiet(level: int = logging.CRITICAL) -> Iterator[None]:
         transformers.logging.set_verbosity(before)
         if bars:
             transformers.logging.enable_progress_bar()
+
+
+@contextmanager
+def _in_this_thread() -> Iterator[None]:
+    """transformers loads in this thread alone, one model at a time, since it is told so for the whole process: with nothing to
+    read, threads that take turns only cost time."""
+    with _LOADING:
+        before = os.environ.get(_NO_THREADS)
+        os.environ[_NO_THREADS] = "1"
+        try:
+            yield
+        finally:
+            os.environ.pop(_NO_THREADS)
+            if before is not None:
+                os.environ[_NO_THREADS] = before
 
 
 def local_folder(source: str | Path) -> Path:
@@ -79,7 +98,7 @@ def load_dense(
     quantized in a way that cannot be undone here.
     """
     kind, given, config = model_class(config), config, dequantizing(config, folder)
-    with quiet():
+    with _in_this_thread(), quiet():
         try:
             model, info = kind.from_pretrained(
                 None,

@@ -296,5 +296,18 @@ def test_memory_is_shared_within_one_machine_only() -> None:
     me = host.Process.this()
     assert me is not None
     stranger = host.Process(("another", *me.host[1:]), me.pid, me.started, me.cores)
-    assert host.map_together(4096, lambda mine: [mine, stranger if isinstance(mine, host.Process) else mine]) is None
-    assert host.map_together(4096, lambda mine: [mine, None]) is None
+
+    def beside(other: Any) -> Any:
+        """An exchange with another process, which says all else as this one does."""
+        return lambda mine: [mine, (other, *mine[1:]) if isinstance(mine, tuple) else mine]
+
+    assert host.map_together(4096, beside(stranger)) is None
+    assert host.map_together(4096, beside(None)) is None
+    assert host.map_together(4096, beside(me)) is not None
+
+
+def test_memory_with_another_token_is_not_taken() -> None:
+    def exchange(mine: Any) -> Any:
+        return [(*mine[:2], bytes(16)) if isinstance(mine, tuple) else mine, mine]
+
+    assert host.map_together(4096, exchange) is None

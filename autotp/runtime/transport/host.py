@@ -75,39 +75,31 @@ def _stat(pid: int) -> tuple[str, str]:
 
 
 def map_together(size: int, exchange: Exchange) -> tuple[mmap.mmap, list[Process]] | None:
-    """Memory of `size` bytes, zeros at first, that all processes of a group map; and the processes in order.
+    """Memory of `size` bytes and more, zeros at first, that all processes of a group map; and the processes in order.
 
     None, on all of them, if one cannot: another machine, another user, a system without what it takes. The memory is
-    an anonymous file. It never has a name, so nothing is left of it however the processes end.
+    an anonymous file. It never has a name, so nothing is left of it however the processes end. Everybody offers one, and that of
+    the first is taken: so they meet twice only. Behind what is used, the file has a token that says that it is the one offered.
     """
     me = Process.this() if KEEPS_ORDER and hasattr(os, "memfd_create") else None
-    members: list[Process | None] = exchange(me)
-    known = [member for member in members if member is not None]
-    if me is None or len(known) < len(members) or any(member.host != me.host for member in known):
-        return None
-    first = known[0] == me
     token = secrets.token_bytes(16)
-    descriptor = _create(size, token) if first else None
-    mine = None if descriptor is None else (f"/proc/{me.pid}/fd/{descriptor}", token)
-    offered: tuple[str, bytes] | None = exchange(mine)[0]
-    memory = None if offered is None else _map(*offered, size)
+    descriptor = None if me is None else _create(size, token)
+    offers: list[tuple[Process | None, str, bytes]] = exchange((me, f"/proc/{os.getpid()}/fd/{descriptor}", token))
+    known = [process for process, _, _ in offers if process is not None]
+    same_host = me is not None and len(known) == len(offers) and all(process.host == me.host for process in known)
+    memory = _map(*offers[0][1:], size) if same_host else None
     agreed = all(exchange(memory is not None))
     if descriptor is not None:
         os.close(descriptor)
-    if memory is None or not agreed:
-        return None
-    if first:
-        memory[: len(token)] = bytes(len(token))
-    exchange(None)  # the token is gone before anybody uses the memory
-    return memory, known
+    return (memory, known) if memory is not None and agreed else None
 
 
 def _create(size: int, token: bytes) -> int | None:
     with suppress(OSError):
         descriptor = os.memfd_create("autotp", os.MFD_CLOEXEC)
         try:
-            os.ftruncate(descriptor, size)
-            os.pwrite(descriptor, token, 0)
+            os.ftruncate(descriptor, size + len(token))
+            os.pwrite(descriptor, token, size)
         except OSError:
             os.close(descriptor)
             raise
@@ -116,13 +108,13 @@ def _create(size: int, token: bytes) -> int | None:
 
 
 def _map(path: str, token: bytes, size: int) -> mmap.mmap | None:
-    """The memory behind a path if it begins with the token, so that it is the one that was offered."""
+    """The memory behind a path if it ends with the token, so that it is the one that was offered."""
     try:
         opened = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            memory = mmap.mmap(opened, size)
+            memory = mmap.mmap(opened, size + len(token))
         finally:
             os.close(opened)
     except (OSError, ValueError):
         return None
-    return memory if memory[: len(token)] == token else None
+    return memory if memory[size:] == token else None

@@ -66,7 +66,8 @@ class HostGroup:
         self.rank, self.size = rank, len(processes)
         header = _header_bytes(self.size)
         self._meeting = Meeting(memoryview(memory)[:header].cast("q"), rank, processes, timeout_s)
-        self._slots = torch.frombuffer(memory, dtype=torch.uint8)[header:].view(2, self.size, SLOT_BYTES)
+        slots = torch.frombuffer(memory, dtype=torch.uint8, count=2 * self.size * SLOT_BYTES, offset=header)
+        self._slots = slots.view(2, self.size, SLOT_BYTES)
         self._alarm: Alarm | None = None
         self._turn, self.mark, self.topic = 0, 0, 0  # mark and topic are joined to what every meeting compares
         self._views: dict[tuple[str, torch.Size, torch.dtype], _Views] = {}
