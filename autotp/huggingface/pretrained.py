@@ -26,7 +26,7 @@ from ..runtime.cut.origin import parts_only
 from .models import model_class
 from .quantized import dequantizing
 
-_NO_THREADS, _LOADING = "HF_DEACTIVATE_ASYNC_LOAD", threading.Lock()
+_NO_THREADS, _LOADING = "HF_DEACTIVATE_ASYNC_LOAD", threading.RLock()
 
 
 @contextmanager

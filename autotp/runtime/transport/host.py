@@ -84,13 +84,15 @@ def map_together(size: int, exchange: Exchange) -> tuple[mmap.mmap, list[Process
     me = Process.this() if KEEPS_ORDER and hasattr(os, "memfd_create") else None
     token = secrets.token_bytes(16)
     descriptor = None if me is None else _create(size, token)
-    offers: list[tuple[Process | None, str, bytes]] = exchange((me, f"/proc/{os.getpid()}/fd/{descriptor}", token))
-    known = [process for process, _, _ in offers if process is not None]
-    same_host = me is not None and len(known) == len(offers) and all(process.host == me.host for process in known)
-    memory = _map(*offers[0][1:], size) if same_host else None
-    agreed = all(exchange(memory is not None))
-    if descriptor is not None:
-        os.close(descriptor)
+    try:
+        offers: list[tuple[Process | None, str, bytes]] = exchange((me, f"/proc/{os.getpid()}/fd/{descriptor}", token))
+        known = [process for process, _, _ in offers if process is not None]
+        same_host = me is not None and len(known) == len(offers) and all(p.host == me.host for p in known)
+        memory = _map(*offers[0][1:], size) if same_host else None
+        agreed = all(exchange(memory is not None))
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
     return (memory, known) if memory is not None and agreed else None
 
 
