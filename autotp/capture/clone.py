@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import operator
 import types
@@ -212,7 +211,7 @@ def bare(module: nn.Module) -> nn.Module:
     kind: Any = type(module)
     kind = kind.__mro__[2] if issubclass(kind, FSDPModule) else kind
     twin: nn.Module = kind.__new__(kind)
-    twin.__dict__ = {n: copy.copy(value) if type(value) is dict else value for n, value in module.__dict__.items()}
+    twin.__dict__ = {n: value.copy() if type(value) is dict else value for n, value in module.__dict__.items()}
     forward = twin.__dict__.pop("forward", None)
     own = getattr(forward, OWN_FORWARD, forward)
     if own is not None:

@@ -39,9 +39,11 @@ class Notes:
         # Lists and the like in which parameters of the unit have others in their place.
         self.held: frozenset[int] = frozenset()
         inside = dict(live.named_modules(remove_duplicate=False))
+        sources = {"": self.root}
         for path, part in twin.named_modules():
             own = inside[path]
-            source = self._part_source(path)
+            around, _, name = path.rpartition(".")
+            source = sources[path] = self.step(sources[around], "part", name) if path else self.root
             self.known[id(part)] = part, source
             self.parts[id(part)] = own, path
             self.twins[id(own)] = part

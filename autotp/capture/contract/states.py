@@ -7,6 +7,7 @@ import collections
 import sys
 import types
 from collections.abc import Mapping
+from operator import is_
 from typing import Any
 
 import numpy
@@ -76,6 +77,8 @@ def difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
 
 def written(old: Mapping[Any, Any], new: Mapping[Any, Any]) -> list[Any]:
     """Keys under which something else lies. Modules come into their packages where these are imported, and stay there."""
+    if len(old) == len(new) and all(map(is_, old, new)) and all(map(is_, old.values(), new.values())):
+        return []  # as nearly always
     changed = [k for k in {**old, **new} if old.get(k, MISSING) is not new.get(k, MISSING)]
     return [k for k in changed if k != _WARNED and not _is_imported(old.get(k, MISSING), new.get(k, MISSING))]
 
