@@ -34,7 +34,7 @@ def check(program: Program) -> None:
     assert is_right(program, outcome), f"{outcome.kind}: {outcome.text}\n{program.text()}"
 
 
-@settings(max_examples=40, derandomize=True, **QUIET)
+@settings(max_examples=25, derandomize=True, **QUIET)
 @given(programs())
 def test_programs_of_every_kind(program: Program) -> None:
     check(program)
