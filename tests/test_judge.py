@@ -84,11 +84,18 @@ def scripted() -> Any:
         return torch.jit.trace(Block(), X)
 
 
+def dotted() -> nn.Module:
+    block = Block()
+    block._modules["a.b"] = nn.Linear(8, 8)
+    return block
+
+
 UNFIT: dict[str, tuple[Callable[[], Any], str]] = {
     "no gradient": (Picks, "gives nothing that has a gradient"),
     "sparse": (Sparse, "table is a parameter with the layout sparse_coo"),
     "lazy": (lambda: nn.Sequential(nn.LazyLinear(32), nn.Linear(32, 8)), "0.weight is a lazy parameter"),
     "scripted": (scripted, "is a ScriptModule"),
+    "dotted": (dotted, "Block has a module with a dot in its name, 'a.b'"),
 }
 
 

@@ -12,12 +12,16 @@ MSG_SCRIPT = "{name} is a ScriptModule, whose Python is gone, so it cannot be tr
 MSG_LAZY = "{name} is a lazy parameter, without a shape until the first forward; run one forward of the model first"
 MSG_LAYOUT = "{name} is a parameter with the layout {layout}, and only dense ones can be cut; make it dense first"
 
+MSG_DOT = "{name} has a module with a dot in its name, {own!r}, which looks like a path; give it another name"
+
 
 def check_suitable(model: nn.Module) -> None:
     """Raises UsageError naming the first module or parameter that is of a kind that cannot be traced or cut."""
     for path, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             raise UsageError(MSG_SCRIPT.format(name=path or type(module).__name__))
+        if (own := next((name for name in module._modules if "." in name), None)) is not None:
+            raise UsageError(MSG_DOT.format(name=path or type(module).__name__, own=own))
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if is_lazy(tensor):
             raise UsageError(MSG_LAZY.format(name=name))

@@ -39,11 +39,13 @@ class Notes:
         # Lists and the like in which parameters of the unit have others in their place.
         self.held: frozenset[int] = frozenset()
         inside = dict(live.named_modules(remove_duplicate=False))
-        sources = {"": self.root}
+        sources: dict[str, Source] = {}
         for path, part in twin.named_modules():
             own = inside[path]
             around, _, name = path.rpartition(".")
-            source = sources[path] = self.step(sources[around], "part", name) if path else self.root
+            is_below = bool(path) and around in sources
+            source = self.step(sources[around], "part", name) if is_below else self._part_source(path)
+            sources[path] = source
             self.known[id(part)] = part, source
             self.parts[id(part)] = own, path
             self.twins[id(own)] = part
