@@ -53,7 +53,7 @@ def _in_this_thread() -> Iterator[None]:
         try:
             yield
         finally:
-            os.environ.pop(_NO_THREADS)
+            os.environ.pop(_NO_THREADS, None)
             if before is not None:
                 os.environ[_NO_THREADS] = before
 
