@@ -13,7 +13,6 @@ import functools
 import inspect
 import sys
 import threading
-import types
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -115,9 +114,6 @@ def _replacement(call: Call, function: Callable[..., Any], rule: str, fake: Call
     return opaque
 
 
-_CALLED = (types.FunctionType, functools.partial)
-
-
 def _namespaces(module: nn.Module, rules: FunctionRules) -> Sequence[FunctionTable]:
     """The namespaces of the Python modules in which a module's classes are written, and the attributes of its parts."""
 
@@ -128,11 +124,9 @@ def _namespaces(module: nn.Module, rules: FunctionRules) -> Sequence[FunctionTab
 
     if not rules:
         return []
-    parts = list(module.modules())
-    names = {kind.__module__ for own in set(map(type, parts)) for kind in own.__mro__}
+    names = {kind.__module__ for part in module.modules() for kind in type(part).__mro__}
     spaces = [vars(sys.modules[name]) for name in sorted(names) if name in sys.modules]
-    holding = [own for own in map(vars, parts) if any(isinstance(value, _CALLED) for value in own.values())]
-    return [FunctionTable(space, known) for space in (*spaces, *holding)]
+    return [FunctionTable(space, known) for space in (*spaces, *map(vars, module.modules()))]
 
 
 def rule_of(function: Any, rules: FunctionRules) -> FunctionRule | None:

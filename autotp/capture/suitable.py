@@ -11,7 +11,6 @@ from ..errors import UsageError
 MSG_SCRIPT = "{name} is a ScriptModule, whose Python is gone, so it cannot be traced; give the module it was made from"
 MSG_LAZY = "{name} is a lazy parameter, without a shape until the first forward; run one forward of the model first"
 MSG_LAYOUT = "{name} is a parameter with the layout {layout}, and only dense ones can be cut; make it dense first"
-
 MSG_DOT = "{name} has a module with a dot in its name, {own!r}, which looks like a path; give it another name"
 
 

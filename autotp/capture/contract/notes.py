@@ -39,13 +39,9 @@ class Notes:
         # Lists and the like in which parameters of the unit have others in their place.
         self.held: frozenset[int] = frozenset()
         inside = dict(live.named_modules(remove_duplicate=False))
-        sources: dict[str, Source] = {}
         for path, part in twin.named_modules():
             own = inside[path]
-            around, _, name = path.rpartition(".")
-            is_below = bool(path) and around in sources
-            source = self.step(sources[around], "part", name) if is_below else self._part_source(path)
-            sources[path] = source
+            source = self._part_source(path)
             self.known[id(part)] = part, source
             self.parts[id(part)] = own, path
             self.twins[id(own)] = part
