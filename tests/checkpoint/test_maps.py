@@ -65,6 +65,18 @@ def test_a_map_ends_with_its_last_view(folder: Path) -> None:
     assert _maps_of(entry.file) == 0
 
 
+def test_neither_a_child_nor_a_file_that_is_gone_changes_a_map(folder: Path) -> None:
+    entry = read_folder(folder)["t5"]
+    tensor = entry.open()
+    child = os.fork()
+    if not child:
+        tensor.fill_(-1.0)
+        os._exit(0)
+    os.waitpid(child, 0)
+    entry.file.unlink()
+    assert torch.equal(tensor, torch.arange(40, 48, dtype=torch.float32))
+
+
 def test_what_cannot_be_mapped_is_an_error(tmp_path: Path) -> None:
     with (tmp_path / "file").open("wb+") as file:
         file.write(b"12345678")
