@@ -59,9 +59,10 @@ def plan(
               in `{"model.layers.*.mlp": "replicate"}`.
             - `gather_logits` (bool): whether a head over the vocabulary gives whole logits on every rank. If not, they are a
               `DTensor` cut over the vocabulary, and nothing is sent; `.full_tensor()` makes them whole.
-            - `sequence_parallel` (bool): whether blocks pass on values that are cut over the positions of a sequence, of any
-              length. A rank then keeps less for the backward, and sends as much. Calls without gradients, and sequences
-              shorter than `tp`, are not cut.
+            - `sequence_parallel` (bool or `"auto"`): whether blocks pass on values that are cut over the positions of a sequence,
+              of any length. A rank then keeps less for the backward, and sends somewhat more. Calls without gradients, and
+              sequences shorter than `tp`, are not cut. `"auto"`: where a training step of `tokens` in one sequence takes more
+              than 90 % of the hardware's memory without, by estimate.
             - `rules` (a sequence of paths): folders with your own rules, laid out like `rules/`.
 
     Raises:

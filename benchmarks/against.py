@@ -108,7 +108,8 @@ def compare(name: str) -> Iterator[dict[str, Any]]:
 def _heads_divide(config: Any, tp: int) -> bool:
     """Returns if transformers' styles leave whole heads on each of so many ranks; else its model fails in a view."""
     text = config.get_text_config()
-    heads = (getattr(text, name, None) for name in ("num_attention_heads", "num_key_value_heads"))
+    layers = text.per_layer_config if getattr(text, "is_heterogeneous", False) else (text,)
+    heads = (getattr(layer, name, None) for layer in layers for name in ("num_attention_heads", "num_key_value_heads"))
     return all(number % tp == 0 for number in heads if isinstance(number, int))
 
 

@@ -52,7 +52,8 @@ class _Guessing(_Env):
         try:
             return super().evaluate_expr(orig_expr, *args, **kwargs)
         except GuardOnDataDependentSymNode:
-            if not isinstance(orig_expr, sympy.logic.boolalg.Boolean):
+            # A size is asked for its number. To sympy each symbol is a condition too.
+            if isinstance(orig_expr, sympy.Symbol) or not isinstance(orig_expr, sympy.logic.boolalg.Boolean):
                 raise
             return sympy.true if self.answer else sympy.false
 

@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch import nn
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
+from ..errors import TraceError
 from .reads import HandleGuard, HandleRead
-from .signature import CallSite
+from .signature import CallSite, call_site
+
+MSG_SIZED = "it is called with a tensor whose size depends on values, and examples have none"
 
 
 @dataclass(frozen=True)
@@ -94,3 +100,14 @@ class VaryingDims:
     def reads(self) -> tuple[HandleRead, ...]:
         """The numbers read from objects that vary."""
         return tuple(self._varying_reads.values())
+
+
+def sized_site(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallSite:
+    """What a recorded call gives a unit. Raises TraceError for sizes that are known only where the model runs."""
+    try:
+        site = call_site(module, args, kwargs)
+        for size in (size for tensor in site.tensors for size in tensor.shape):
+            int(size)
+    except GuardOnDataDependentSymNode as error:
+        raise TraceError(MSG_SIZED) from error
+    return site

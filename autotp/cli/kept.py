@@ -20,6 +20,8 @@ from ..huggingface.names import names_in_files
 from ..outside.console import make_console
 from ..outside.kept import digest_of, folder, keep, sources_digest
 
+AGAIN = "again"  # the option that says not to look what was kept
+
 
 @dataclass(frozen=True)
 class Question:
@@ -38,9 +40,8 @@ class Question:
         except importlib.metadata.PackageNotFoundError:
             return None
         printed = console.width, console.color_system, console.is_terminal, console.encoding
-        asked = repr(
-            (context.command.name, sorted(context.params.items()), versions, printed, sources_digest(tuple(rules)))
-        )
+        options = sorted((name, value) for name, value in context.params.items() if name != AGAIN)
+        asked = repr((context.command.name, options, versions, printed, sources_digest(tuple(rules))))
         return Question(folder() / "answers" / f"{hashlib.sha256(asked.encode()).hexdigest()}.json")
 
     def is_answered(self) -> bool:

@@ -84,6 +84,9 @@ memory_option = click.option(
 sequence_option = click.option(
     "--sequence-parallel", is_flag=True, help="Cut what blocks hand on over the positions of a sequence, in training."
 )
+sequence_auto_option = click.option(
+    "--sequence-parallel-auto", is_flag=True, help="The same, if a training step would not fit a rank without."
+)
 batch_option = click.option(
     "--batch", default=1, show_default=True, metavar="B", help="Sequences that these tokens are, of equal length."
 )

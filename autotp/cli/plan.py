@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import click
 
 from ..errors import UsageError
 from ..huggingface.names import check_named
 from ..planner.cost import hardware as node
+from ..planner.estimate import Estimate
+from ..planner.plan import Plan
 from ..session.arguments import Wishes, check_size, parse_setting, rule_folders
-from .kept import Question
+from .kept import AGAIN, Question, show
 from .options import (
     MODEL_HELP,
     Sizes,
@@ -23,11 +26,14 @@ from .options import (
     objective_option,
     read_plan,
     rules_option,
+    sequence_auto_option,
     sequence_option,
     settings_option,
     tokens_option,
     workload_option,
 )
+from .shipped import Shipped
+from .view import plan_view, sizes_view, text_of
 
 
 @click.command("plan", epilog=MODEL_HELP)
@@ -40,6 +46,7 @@ from .options import (
     "--plan", "plan_file", type=click.Path(path_type=Path), metavar="FILE", help="Show this plan, edited or not."
 )
 @sequence_option
+@sequence_auto_option
 @hardware_option
 @tokens_option
 @batch_option
@@ -49,6 +56,9 @@ from .options import (
 @rules_option
 @json_option
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Also write the plan to a file, as JSON.")
+@click.option(
+    "--again", AGAIN, is_flag=True, help="Plan it here and now, also what was asked before or came with autotp."
+)
 def plan_command(
     model: str,
     tp: int | None,
@@ -57,6 +67,7 @@ def plan_command(
     settings: tuple[str, ...],
     plan_file: Path | None,
     sequence_parallel: bool,
+    sequence_parallel_auto: bool,
     hardware: str,
     tokens: int,
     batch: int,
@@ -66,6 +77,7 @@ def plan_command(
     rules: tuple[Path, ...],
     as_json: bool,
     out: Path | None,
+    again: bool,
 ) -> None:
     """Plan tensor parallelism for MODEL. Needs no weights, no GPU and no other process.
 
@@ -73,7 +85,7 @@ def plan_command(
     Examples:
       autotp plan llama --tp 8
       autotp plan llama --compare 2,4,8 --tokens 16384 --batch 4
-      autotp plan llama --tp 8 --sequence-parallel
+      autotp plan llama --tp 8 --sequence-parallel-auto --tokens 65536
       autotp plan llama --tp 8 --objective time --workload decode --memory-gib 20
       autotp plan ./checkpoint --tp 4 --hardware a100-nvlink-8
       autotp plan llama --tp 4 --why model.layers.0.self_attn.k_proj.weight
@@ -87,6 +99,7 @@ def plan_command(
     sizes = compare or ((tp if tp is not None else edited.tp if edited else 0),)
     for size in sizes:
         check_size(size)
+    positions: bool | Literal["auto"] = "auto" if sequence_parallel_auto else sequence_parallel
     wishes = Wishes(
         hardware=hardware,
         tokens=tokens,
@@ -95,11 +108,15 @@ def plan_command(
         memory_gib=memory_gib,
         rules=rule_folders(rules),
         settings=dict(map(parse_setting, settings)),
-        sequence_parallel=sequence_parallel,
+        sequence_parallel=positions,
     )
     node(hardware, rule_folders(rules))
     question = Question.of(model, rule_folders(rules)) if plan_file is None and out is None else None
-    if question is not None and question.is_answered():
+    if (
+        question is not None
+        and not again
+        and (question.is_answered() or is_shipped(model, sizes, bool(compare), as_json))
+    ):
         return
     with importing():
         from .work.plan import print_plan
@@ -115,6 +132,25 @@ def plan_command(
         out=out,
         question=question,
     )
+
+
+def is_shipped(model: str, sizes: tuple[int, ...], side_by_side: bool, as_json: bool) -> bool:
+    """Print plans that came with autotp, if they are what is asked for."""
+    shipped = Shipped.of(model, sizes, own=("model", "tp", "compare", "as_json"))
+    if shipped is None:
+        return False
+    plans, estimates = shipped.plans, shipped.estimates
+
+    def estimate(plan: Plan) -> Estimate:
+        return estimates[plan.tp]
+
+    view = (
+        sizes_view(plans.values(), estimate, as_json) if side_by_side else plan_view(plans[sizes[0]], estimate, as_json)
+    )
+    show(text_of(view))
+    if (note := shipped.note()) is not None:
+        click.echo(note, err=True)
+    return True
 
 
 def check(

@@ -168,8 +168,8 @@ def _main_input(model: Any, batch: int, sequence: int) -> torch.Tensor:
     if name == "input_ids":
         codebooks = getattr(config, "num_codebooks", None) or 1  # some read a row for each, and none minds more rows
         return torch.zeros(batch * codebooks, sequence, dtype=torch.long, device="meta")
-    if name == "pixel_values":
-        size = config.image_size if isinstance(config.image_size, (list, tuple)) else (config.image_size,) * 2
+    if name == "pixel_values" and (size := getattr(config, "image_size", None)):
+        size = size if isinstance(size, (list, tuple)) else (size, size)
         return torch.zeros(batch, getattr(config, "num_channels", 3), *size, dtype=model.dtype, device="meta")
     if name == "input_features" and hasattr(config, "max_source_positions") and hasattr(config, "num_mel_bins"):
         # Frames of a spectrogram; two convolutions, the second of stride two, make the positions of them.

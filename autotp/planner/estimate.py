@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from .cost import Hardware, wire_bytes
 from .formula import evaluate, sizes
 from .plan import CollectivePlan, Plan, UnitPlan
-from .work import Work
+
+if TYPE_CHECKING:
+    from .work import Work
 
 OPTIMIZER_BYTES = 12  # AdamW in mixed precision: a float32 copy of the weight and two float32 moments
 GIB = 2**30
@@ -139,10 +142,10 @@ class _Meter:
         self.plan, self.works, self.machine = plan, works, machine
 
     def saved(self, values: dict[str, float]) -> float:
-        return sum(len(unit.instances) * Work.number(work.saved, values) for unit, work in self.works.items())
+        return sum(len(unit.instances) * work.number(work.saved, values) for unit, work in self.works.items())
 
     def cached(self, values: dict[str, float]) -> float:
-        return sum(len(unit.instances) * Work.number(work.cached, values) for unit, work in self.works.items())
+        return sum(len(unit.instances) * work.number(work.cached, values) for unit, work in self.works.items())
 
     def time(self, phase: str, values: dict[str, float], read: float = 0.0) -> Time:
         """Time of one phase; `read` bytes are read beside the weights."""
@@ -162,7 +165,7 @@ class _Meter:
         if work is None:
             weights = sum(p.local_elements for p in unit.parameters if p.placement != "vocabulary")
             return times * self.machine.computing(0.0, 0.0, weights * self.plan.element_bytes)
-        flops, waits = Work.number(work.flops, values), Work.number(work.waits, values)
+        flops, waits = work.number(work.flops, values), work.number(work.waits, values)
         return times * self.machine.computing(flops, waits, work.read * self.plan.element_bytes)
 
     def _seconds(self, collective: CollectivePlan, values: Mapping[str, float]) -> float:

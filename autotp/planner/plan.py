@@ -127,8 +127,9 @@ class Plan:
     """A tensor-parallel plan, as frozen data. A plan that is written as JSON and read again is equal to itself.
 
     `loss` says in words what a loss adds to the work of the units. `around` are the collectives with which the cut over positions
-    begins and ends. `objective` says in words what it is best for, where that is not the least memory. `sizes` says where only
-    one call could be made to plan from, so that it is not known which sizes vary.
+    begins and ends, and `positions` says why it is there or not, where that was to be found out. `objective` says in words what
+    it is best for, where that is not the least memory. `sizes` says where only one call could be made to plan from, so that it is
+    not known which sizes vary.
     """
 
     version: int
@@ -145,6 +146,7 @@ class Plan:
     around: tuple[CollectivePlan, ...] = ()
     sizes: str = ""
     objective: str = ""
+    positions: str = ""
 
     def to_json(self) -> str:
         """The plan as indented JSON."""

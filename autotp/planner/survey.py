@@ -24,11 +24,10 @@ from ..capture.contract.memo import left_alone
 from ..capture.contract.source import Source
 from ..capture.record import record
 from ..capture.recorded import Recording
-from ..capture.signature import call_site
 from ..capture.trace import trace
 from ..capture.traced import CaptureError, Traced
 from ..capture.units import Unit, find_units
-from ..capture.varying import VaryingDims
+from ..capture.varying import VaryingDims, sized_site
 from ..chains.collect import alone, mark_collected, marked_proposals, through
 from ..chains.match import NearMiss, Proposal, match_chains, open_misses
 from ..chains.rules import chain_rules
@@ -200,7 +199,10 @@ class _Surveyor:
         differ in more than that have programs of their own, but one plan."""
         if unit.path not in recording.resized and unit.shape not in recording.origins:
             return True
-        site = call_site(unit.module(self.model), *recording.call_of(unit))
+        try:
+            site = sized_site(unit.module(self.model), *recording.call_of(unit))
+        except TraceError:
+            return False
         if site.paths("tensor") != traced.site.paths("tensor"):
             return False
         return site.key != traced.site.key or traced.valid_for(site, traced.positions or ())
@@ -208,7 +210,7 @@ class _Surveyor:
     def _trace(self, unit: Unit, recordings: Sequence[Recording]) -> None:
         module, varying = unit.module(self.model), VaryingDims()
         with self._timed("capture"):
-            sites = [call_site(module, *r.calls[unit.shape]) for r in recordings if unit.shape in r.calls]
+            sites = [sized_site(module, *r.calls[unit.shape]) for r in recordings if unit.shape in r.calls]
             for site in sites:
                 varying.observe(site)
             unread = recordings[0].unread.get(unit.shape, frozenset())  # none is known of a call that ended in an error

@@ -17,7 +17,11 @@ from .text import add_row, byte_size, duration, make_table, number, paragraphs, 
 def plan_summary(plan: Plan) -> Group:
     """The model, its parameters and weights whole and on a rank, and the collectives of every unit and of one step."""
     return paragraphs(
-        (_sizes(plan), _collectives(plan), *(Text(said) for said in (plan.objective, plan.loss, plan.sizes) if said))
+        (
+            _sizes(plan),
+            _collectives(plan),
+            *(Text(said) for said in (plan.objective, plan.positions, plan.loss, plan.sizes) if said),
+        )
     )
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from ..planner.why import Why
 from .text import add_row, byte_size, dims, duration, make_table, number, paragraphs
+
+if TYPE_CHECKING:
+    from ..planner.why import Why
 
 
 def why_text(why: Why) -> Group:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict
 
 from ..errors import UsageError, nearest
 
 MOST_SIMULATED = 64
+AUTO = "auto"  # of `sequence_parallel`
 MSG_TOO_MANY = (
     "verify runs all {tp} ranks in this process, and at most {most}; verify at a smaller tp that divides it, or run real"
     " ranks"
@@ -28,7 +29,7 @@ class Wishes(TypedDict, total=False):
     memory_gib: float | None
     settings: Mapping[str, str] | None
     gather_logits: bool
-    sequence_parallel: bool
+    sequence_parallel: bool | Literal["auto"]
     rules: Sequence[str | Path]
 
 
@@ -36,6 +37,9 @@ def check_wishes(wishes: Wishes) -> None:
     """Raises UsageError for an argument that there is not."""
     for name in wishes.keys() - Wishes.__annotations__.keys():
         raise UsageError(f"there is no argument {name!r}{nearest(name, Wishes.__annotations__)}")
+    positions = wishes.get("sequence_parallel", False)
+    if positions not in (False, True, AUTO):
+        raise UsageError(f"sequence_parallel is True, False or {AUTO!r}, not {positions!r}")
 
 
 def check_size(tp: object) -> None:

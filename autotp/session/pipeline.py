@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Unpack
 
+import torch
 from torch import nn
 
 from ..axes.layout import Layout
 from ..capture.capturing import capturing
+from ..capture.clone import on_meta
 from ..dispatch.apply import check_plan, make_compilers
 from ..dispatch.calls import UnitCalls, calls_of
 from ..dispatch.compiler import Compiler
+from ..errors import PlanError
 from ..huggingface import models
 from ..huggingface.examples import examples_for
 from ..outside.progress import doing
@@ -22,13 +26,16 @@ from ..planner.extend import extend_plan
 from ..planner.make import make_plan
 from ..planner.objective import objective_of
 from ..planner.plan import Plan, UnitPlan
+from ..planner.positions import whole_or_cut
 from ..planner.settings import apply_settings
 from ..planner.survey import Example, Survey, survey
 from ..report.diff.data import Diff
 from ..report.diff.make import make_diff
-from .arguments import Wishes, check_size, check_wishes, rule_folders
+from .arguments import AUTO, Wishes, check_size, check_wishes, rule_folders
 from .boundaries import with_boundaries
 from .gate import accept
+
+PRECISION = torch.bfloat16  # of two bytes, as plans count
 
 
 class Session:
@@ -83,10 +90,30 @@ class Session:
             found = survey(self.module, self.examples, self.folders, objective=self.wanted)
         return apply_settings(self.module, found, self.settings)
 
+    @cached_property
+    def working(self) -> Survey:
+        """The model as it works: in the precision that is planned for, and with a cache where it takes one."""
+        model = on_meta(self.module).to(PRECISION)
+        if self.example is None and models.is_transformers_model(model):
+            found = survey(model, [((), call) for call in models.cached_inputs(model)], self.folders)
+            if not found.failures.keys() - self.found.failures.keys():
+                return found
+        return survey(model, self.examples, self.folders)
+
     @capturing()
     def plan(self, tp: int) -> Plan:
         """The best plan for so many ranks."""
         check_size(tp)
+        if self.sequence_parallel != AUTO:
+            return self._made(tp, bool(self.sequence_parallel))
+        whole = self._made(tp, False)
+        try:
+            cut = self._made(tp, True)
+        except PlanError as error:
+            return replace(whole, positions=f"positions stay whole: {error}")
+        return whole_or_cut(whole, cut, self.working, self.machine, self.workload, self.folders)
+
+    def _made(self, tp: int, sequence_parallel: bool) -> Plan:
         made = make_plan(
             self.module,
             self.found,
@@ -95,7 +122,7 @@ class Session:
             self.workload,
             objective=self.objective,
             gather_logits=self.gather_logits,
-            sequence_parallel=self.sequence_parallel,
+            sequence_parallel=sequence_parallel,
         )
         return self.bounded(made)
 

@@ -7,9 +7,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Unpack
 
-import torch
-
-from ..capture.clone import on_meta
 from ..dispatch.apply import check_plan
 from ..errors import AutotpError, UsageError
 from ..huggingface import models, tp_plan
@@ -17,15 +14,12 @@ from ..huggingface.losses import reading_of_logits
 from ..planner.assemble import collective_plan
 from ..planner.estimate import Estimate, estimate
 from ..planner.plan import Plan, UnitPlan
-from ..planner.shares import least_work
-from ..planner.survey import Survey, survey
 from ..planner.why import Why, why
-from ..planner.work import Work, placed_as_planned, work_of
+from ..planner.work import placed_as_planned
+from ..planner.works import works_of
 from ..report.export import export
 from .arguments import Source, Wishes
 from .pipeline import Session
-
-PRECISION = torch.bfloat16  # of two bytes, as plans count
 
 
 class Study(Session):
@@ -67,7 +61,7 @@ class Study(Session):
 
     def estimate_of(self, plan: Plan, batch: int, sequence: int) -> Estimate:
         """What a plan means for a rank at a batch and a sequence."""
-        works, unknown = self._works(plan)
+        works, unknown = works_of(plan, self.working, self.machine, self.workload, self.folders)
         return estimate(plan, works, self.machine, batch, sequence, unknown, self.without_backward(plan))
 
     def export(self, plan: Plan, system: str) -> Any:
@@ -85,16 +79,6 @@ class Study(Session):
             styles, name = tp_plan.layer_styles(plan), "layer by layer"
         return tp_plan.plan_of_styles(self.module, plan, styles, self.machine), name
 
-    @cached_property
-    def working(self) -> Survey:
-        """The model as it works: in the precision that is planned for, and with a cache where it takes one."""
-        model = on_meta(self.module).to(PRECISION)
-        if self.example is None and models.is_transformers_model(model):
-            found = survey(model, [((), call) for call in models.cached_inputs(model)], self.folders)
-            if not found.failures.keys() - self.found.failures.keys():
-                return found
-        return survey(model, self.examples, self.folders)
-
     def without_backward(self, plan: Plan) -> Plan:
         """The plan as it holds where nothing is kept for a backward: sums wait elsewhere, and no unit is cut over positions. What
         is cut as no operator is (by another system) stays as it is."""
@@ -111,23 +95,3 @@ class Study(Session):
             return replace(unit, sequence=False, collectives=tuple(map(collective_plan, sent)))
 
         return replace(plan, units=tuple(map(alone, plan.units)), around=())
-
-    def _works(self, plan: Plan) -> tuple[dict[UnitPlan, Work], tuple[str, ...]]:
-        works, unknown = {}, []
-        shapes = {unit.path: unit.shape for unit in self.working.units}
-        for unit in plan.units:
-            traced = self.working.traced.get(shapes.get(unit.instances[0], -1))
-            try:
-                if traced is None:
-                    raise UsageError("it is not traced")
-                works[unit] = work_of(unit, traced, self.machine, self.workload, self.folders, plan.tp)
-            except AutotpError as error:
-                unknown.append(f"{unit.instances[0] or 'the model'}: {error}")
-                # Of another system's plan, say: what is cut as no operator is computes a share of the whole.
-                if traced is not None:
-                    works[unit] = least_work(unit, traced, self.machine, self.workload, self.folders)
-        matrices = [p for p in plan.outside if len(p.shape) > 1]
-        if matrices:
-            first = matrices[0]
-            unknown.append(f"{len(matrices)} matrices outside of all units, as {first.name}: {first.reason}")
-        return works, tuple(unknown)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from autotp.cli import main
+from autotp.cli import main, shipped
 from autotp.cli.work import advise, plan
 from autotp.outside.kept import sources_digest
 from tests.cli.test_light import run
@@ -33,6 +33,7 @@ class Asked:
 def ask(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Asked:
     asked = Asked()
     monkeypatch.setenv("AUTOTP_CACHE", str(tmp_path / "kept"))
+    monkeypatch.setattr(shipped, "FILE", tmp_path / "none")
     for work in (plan, advise):
 
         def study(*args: Any, study: Callable[..., Any] = work.Study, **kwargs: Any) -> Any:
@@ -130,6 +131,15 @@ def test_a_folder_and_an_edited_plan_are_always_asked(ask: Asked, tmp_path: Path
     assert ask.studies == 6
 
 
+def test_what_is_kept_may_be_asked_again(ask: Asked) -> None:
+    question = ("plan", "gpt2", "--tp", 2)
+    first = ask(*question)
+    assert ask(*question, "--again") == first
+    assert ask.studies == 2
+    assert ask(*question) == first
+    assert ask.studies == 2
+
+
 def test_a_folder_that_cannot_be_written_costs_time_alone(ask: Asked, tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("a file in its place")
     assert ask("plan", "gpt2", "--tp", 2) == ask("plan", "gpt2", "--tp", 2)
@@ -137,7 +147,7 @@ def test_a_folder_that_cannot_be_written_costs_time_alone(ask: Asked, tmp_path: 
 
 
 def test_an_answer_that_is_known_needs_neither_torch_nor_transformers(tmp_path: Path) -> None:
-    first, again = (run("plan", "gpt2", "--tp", "2", AUTOTP_CACHE=str(tmp_path)) for _ in range(2))
+    first, again = (run("plan", "gpt2", "--tp", "3", AUTOTP_CACHE=str(tmp_path)) for _ in range(2))
     assert "torch" in first.stderr.splitlines()[-1]
     assert not {"torch", "transformers", "sympy"} & set(again.stderr.split())
     assert again.stdout == first.stdout
@@ -145,7 +155,7 @@ def test_an_answer_that_is_known_needs_neither_torch_nor_transformers(tmp_path: 
 
 def test_colours_are_those_of_the_first_time(tmp_path: Path) -> None:
     """In a pipe there is none, unless it is forced; what is kept for one is not shown to the other."""
-    question = ("plan", "gpt2", "--tp", "2")
+    question = ("plan", "gpt2", "--tp", "3")
     outputs = [
         run(*question, AUTOTP_CACHE=str(tmp_path), **{name: "1"}).stdout for name in ("FORCE_COLOR", "NO_COLOR") * 2
     ]

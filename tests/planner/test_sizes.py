@@ -81,6 +81,35 @@ def test_sizes_that_vary_have_one_plan() -> None:
     autotp.verify(model, 2, example=example).raise_for_failure()
 
 
+class Lengthened(nn.Module):
+    """Each row is repeated as often as a first stack says; the same blocks, and others, go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks, self.others = (nn.ModuleList(kind() for _ in range(2)) for kind in (Mlp, Modulated))
+        self.length = nn.Linear(CHANNELS, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.blocks[0](x)
+        lengths = self.length(x).sum(-1).abs().ceil().long() + 1
+        x = x.repeat_interleave(lengths, 0)
+        for block in (self.blocks[1], *self.others):
+            x = block(x)
+        return x
+
+
+@pytest.mark.parametrize("tp", [2, 3])
+def test_a_block_whose_call_has_a_size_of_values_stays_whole(tp: int) -> None:
+    torch.manual_seed(0)
+    model, example = Lengthened().double(), (values(4, CHANNELS),)
+    plan = autotp.plan(model, tp, example=example)
+    assert ("blocks.0",) in [unit.instances for unit in plan.units]
+    reasons = {left.name: left.reason for left in plan.outside}
+    assert "whose size depends on values" in reasons["others.0.up.weight"]
+    assert "whose size depends on values" in reasons["others.1.up.weight"]
+    autotp.verify(model, tp, example=example).raise_for_failure()
+
+
 class Modulated(Mlp):
     """A block that may be given what modulates it, and what is added to that."""
 

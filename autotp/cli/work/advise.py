@@ -11,7 +11,8 @@ from ...planner.plan import Plan
 from ...report.advice import advice_data, advice_text
 from ...session.study import Study
 from ..kept import Question
-from .answer import as_text, print_answer
+from ..view import as_text
+from .answer import print_answer
 
 
 def print_advice(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from functools import partial
 from pathlib import Path
 
 from rich.console import RenderableType
@@ -10,21 +10,12 @@ from rich.console import RenderableType
 from ...errors import UsageError
 from ...outside.progress import working
 from ...planner.plan import Plan
-from ...report import (
-    paragraphs,
-    plan_estimate,
-    plan_left_whole,
-    plan_sizes,
-    plan_summary,
-    plan_tree,
-    plan_units,
-    why_data,
-    why_text,
-)
+from ...report import why_data, why_text
 from ...session.arguments import Wishes
 from ...session.study import Study
 from ..kept import Question
-from .answer import as_text, print_answer
+from ..view import as_text, plan_view, sizes_view
+from .answer import print_answer
 
 
 def print_plan(
@@ -46,10 +37,10 @@ def print_plan(
         plan = study.read(edited) if edited is not None else study.plan(sizes[0])
     if out is not None:
         save(plan, out)
-    print_answer(answer(study, plan, sizes, parameter, batch, side_by_side, as_json), question, study.module)
+    print_answer(view(study, plan, sizes, parameter, batch, side_by_side, as_json), question, study.module)
 
 
-def answer(
+def view(
     study: Study,
     plan: Plan,
     sizes: tuple[int, ...],
@@ -62,21 +53,10 @@ def answer(
     if parameter is not None:
         found = study.why(plan, parameter)
         return as_text(why_data(found)) if as_json else why_text(found)
+    estimate = partial(study.estimate, batch=batch)
     if side_by_side:
-        return compare(study, sizes, batch, as_json)
-    if as_json:
-        return plan.to_json()
-    with working("estimating memory and time"):
-        estimate = study.estimate(plan, batch)
-    tables = (*plan_estimate(estimate), plan_tree(plan), *plan_units(plan), plan_left_whole(plan))
-    return paragraphs((plan_summary(plan), *tables))
-
-
-def compare(study: Study, sizes: tuple[int, ...], batch: int, as_json: bool) -> RenderableType:
-    """Several sizes beside each other."""
-    with working("estimating memory and time"):
-        pairs = [(plan, study.estimate(plan, batch)) for plan in map(study.plan, dict.fromkeys(sizes))]
-    return as_text([dataclasses.asdict(estimate) for _, estimate in pairs]) if as_json else plan_sizes(pairs)
+        return sizes_view(map(study.plan, dict.fromkeys(sizes)), estimate, as_json)
+    return plan_view(plan, estimate, as_json)
 
 
 def save(plan: Plan, path: Path) -> None:
