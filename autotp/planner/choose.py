@@ -26,6 +26,9 @@ from .balance import waiting
 from .combinations import combinations, elements_of
 from .weigh import Weigher
 
+# Of combinations of equal memory so many are weighed that their graphs have so many nodes together, or so many.
+MOST_PLACED, FEWEST_PLACED = 1 << 15, 16
+
 
 @dataclass(frozen=True)
 class UnitProblem:
@@ -136,7 +139,7 @@ def _best(
     refused: list[str],
 ) -> Choice | None:
     choices = []
-    for cuts in candidates:
+    for cuts in candidates[: max(MOST_PLACED // len(problem.graph.nodes), FEWEST_PLACED)]:
         try:
             choice = weighed(problem, cuts, elements, weigher)
         except UnsoundPlanError as error:

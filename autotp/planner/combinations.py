@@ -9,8 +9,10 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from ..axes.layout import Cut, Cuts, factors_of, is_even, layout_of, parts_of
 from ..axes.term import Axis, Term, axes_of_dims
@@ -18,7 +20,7 @@ from ..chains.match import Proposal
 from .mesh import refine, spreads
 
 # With more combinations of equal memory than this only the first count: those that change the fewest of the options that
-# the rules prefer.
+# the rules prefer. What leaves more memory is looked for from these alone.
 MOST_TIES = 512
 # With more chains than this left to choose, what they can leave of one parameter is bounded, not listed.
 MOST_LISTED = 4
@@ -37,26 +39,29 @@ class _Pick:
     cuts: tuple[Mapping[Axis, Cut], ...]
 
 
+_Level: TypeAlias = tuple[_Pick, ...]  # picks of one group that leave equally many elements
+
+
 class _Group:
-    """The picks of the chains of one group, in order of the elements that they leave on a rank, made as they are asked for."""
+    """The picks of the chains of one group, by how many elements they leave on a rank, made as they are asked for."""
 
     def __init__(self, picks: Iterator[_Pick]) -> None:
-        self._found, self._rest = list[_Pick](), picks
+        self._found = list[_Level]()
+        self._rest = (tuple(level) for _, level in itertools.groupby(picks, key=lambda pick: pick.elements))
 
-    def at(self, place: int) -> _Pick | None:
-        """The pick at a place in this order; None behind the last."""
+    def at(self, place: int) -> _Level | None:
+        """The level at a place in this order; None behind the last."""
         while len(self._found) <= place:
-            pick = next(self._rest, None)
-            if pick is None:
+            if (level := next(self._rest, None)) is None:
                 return None
-            self._found.append(pick)
+            self._found.append(level)
         return self._found[place]
 
-    def first(self) -> _Pick:
-        """The pick of the least elements: that of no cut is there at least."""
-        pick = self.at(0)
-        assert pick is not None
-        return pick
+    def first(self) -> _Level:
+        """The level of the least elements; to cut nothing is a pick."""
+        level = self.at(0)
+        assert level is not None
+        return level
 
 
 def combinations(
@@ -74,8 +79,10 @@ def combinations(
     groups = [_Group(_picks(members, own, proposals, ranks, sums)) for members, own in shared]
     held = {id(dims) for _, own in shared for dims in own}
     rest = sum(elements_of(dims, {}) for dims in parameters if id(dims) not in held)
-    for elements, ties in itertools.groupby(_in_order(groups), key=lambda picks: sum(p.elements for p in picks)):
+    is_whole_listed = False
+    for elements, levels in itertools.groupby(_in_order(groups), key=_elements):
         seen = set()
+        ties = itertools.chain.from_iterable(itertools.product(*each) for each in levels)
         for picks in sorted(itertools.islice(ties, MOST_TIES), key=_numbers):
             cuts = refine([cuts for pick in picks for cuts in pick.cuts], ranks)
             if cuts is None:
@@ -84,7 +91,10 @@ def combinations(
             key = frozenset((axis, parts_of(cut.over), cut.padded) for axis, cut in cuts.items())
             if key not in seen:
                 seen.add(key)
+                is_whole_listed |= not cuts
                 yield rest + elements, cuts
+    if not is_whole_listed:
+        yield sum(elements_of(dims, {}) for dims in parameters), {}
 
 
 def elements_of(dims: Sequence[Term], cuts: Cuts) -> int:
@@ -127,8 +137,11 @@ def _picks(
     sizes = [_Sizes(dims, sums.get(id(dims), ()), axes, options, ranks) for dims in own]
     rest = _Rest(sizes, options)
     heap: list[tuple[int, tuple[int, ...]]] = [(rest.least(()), ())]
+    found = Counter[int]()
     while heap:
         least, chosen = heapq.heappop(heap)
+        if found[least] >= MOST_TIES:
+            continue
         if least >= _NEVER:
             return
         if len(chosen) == len(members):
@@ -136,6 +149,7 @@ def _picks(
             nested = refine(cuts, ranks)
             if nested is not None and not any(cuts_twice(dims, nested) for dims in own):
                 elements = sum(elements_of(dims, nested) for dims in own)
+                found[elements] += 1
                 yield _Pick(elements, tuple(zip(members, chosen, strict=True)), cuts)
             continue
         before = least - rest.least(chosen)
@@ -259,20 +273,28 @@ def _options(proposal: Proposal, ranks: int) -> Iterator[dict[Axis, Cut]]:
     yield {}
 
 
-def _in_order(groups: Sequence[_Group]) -> Iterator[list[_Pick]]:
-    """One pick of every group, in order of the sum of their elements; each combination comes once."""
+def _in_order(groups: Sequence[_Group]) -> Iterator[list[_Level]]:
+    """One level of every group, in order of the sum of their elements; each combination comes once."""
     first = tuple(0 for _ in groups)
-    heap = [(sum(group.first().elements for group in groups), first, 0)]
+    heap = [(_elements(group.first() for group in groups), first, 0)]
+    found = Counter[int]()
     while heap:
         elements, places, last = heapq.heappop(heap)
-        picks = [group.at(place) for group, place in zip(groups, places, strict=True)]
-        yield [pick for pick in picks if pick is not None]
+        if found[elements] >= MOST_TIES:
+            continue
+        found[elements] += 1
+        levels = [group.at(place) for group, place in zip(groups, places, strict=True)]
+        yield [level for level in levels if level is not None]
         for i in range(last, len(groups)):
-            now, then = picks[i], groups[i].at(places[i] + 1)
+            now, then = levels[i], groups[i].at(places[i] + 1)
             if now is not None and then is not None:
-                more = elements + then.elements - now.elements
+                more = elements + then[0].elements - now[0].elements
                 heapq.heappush(heap, (more, (*places[:i], places[i] + 1, *places[i + 1 :]), i))
 
 
-def _numbers(picks: Sequence[_Pick]) -> list[tuple[int, int]]:
+def _elements(levels: Iterable[_Level]) -> int:
+    return sum(level[0].elements for level in levels)
+
+
+def _numbers(picks: Iterable[_Pick]) -> list[tuple[int, int]]:
     return sorted(number for pick in picks for number in pick.numbers)

@@ -79,6 +79,20 @@ class Branches(nn.Module):
         return self.last(x)
 
 
+class Folded(nn.Module):
+    """What is between two matrices has several axes, each of which may be cut, and leaves as much."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.up = nn.ModuleList([nn.Linear(8, 24, bias=False) for _ in range(count)])
+        self.down = nn.ModuleList([nn.Linear(24, 8, bias=False) for _ in range(count)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for up, down in zip(self.up, self.down, strict=True):
+            x = x + down(torch.relu(up(x).unflatten(-1, (2, 2, 6))).flatten(-3))
+        return x
+
+
 def problem_of(model: nn.Module, example: torch.Tensor | None = None) -> UnitProblem:
     given = torch.zeros(2, 3, dtype=torch.long) if example is None else example
     (problem,) = survey(model, examples_for(model, given)).problems.values()
@@ -95,6 +109,7 @@ def test_all_combinations_come_once_and_in_order_of_memory(known: bool, monkeypa
         problem_of(Pairs(3), torch.zeros(4, 8)),
         problem_of(Dense(3), torch.zeros(2, 3, 8)),
         problem_of(Branches(1), torch.zeros(2, 3, 8)),
+        problem_of(Folded(2), torch.zeros(2, 3, 8)),
     ):
         check_all(problem)
 
@@ -152,6 +167,19 @@ def test_the_first_combinations_of_chains_that_all_meet_in_a_parameter_are_made_
     matrices = sum(elements_of(dims, {}) for dims in problem.parameters().values() if len(dims) > 1)
     assert matrices // 2 <= first[0][0] <= matrices // 2 + 24 * 16
     assert [elements for elements, _ in first] == sorted(elements for elements, _ in first)
+
+
+def test_of_very_many_of_equal_memory_the_others_are_passed_by() -> None:
+    """Each of 24 pairs of matrices may be cut in three ways: 3²⁴ combinations leave as much."""
+    problem = problem_of(Folded(24), torch.zeros(2, 3, 8))
+    found = list(problem.combinations(2))
+    elements = [elements for elements, _ in found]
+    assert elements == sorted(elements)
+    assert all(own == local_elements(problem, cuts) for own, cuts in found[::97])
+    assert len(set(elements)) > 10
+    assert found[-1] == (24 * 2 * 8 * 24, {})
+    plan = autotp.plan(Folded(24), 2, example=torch.zeros(2, 3, 8))
+    assert sum(p.local_elements for p in plan.units[0].parameters) == elements[0] == 24 * 8 * 24
 
 
 def test_blocks_of_branches_are_cut_without_many_tries() -> None:
