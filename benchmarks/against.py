@@ -35,7 +35,7 @@ BEGIN = "<!-- what follows is written by benchmarks/against.py -->\n"
 OURS, TODAY, THEIRS, MEGATRON = "ours", "default", "transformers", "Megatron"
 RECIPE = frozenset("attention mlp gated_mlp fused_gated_mlp experts whole_experts state_space embedding head".split())
 FOR_TIME = frozenset({"axis", "gathered"})  # which the default does not know
-GIB, ENOUGH_GIB, LIMIT_S = 2**30, 2.0**20, 1800
+GIB, ENOUGH_GIB, LIMIT_S = 2**30, 2.0**20, 600
 HARDWARE = "h100-nvlink-8"
 
 

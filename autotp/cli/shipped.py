@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from ..errors import PlanError
 from ..outside.rule_files import RULES
@@ -43,7 +44,8 @@ class Shipped:
         """The plans of a type for these sizes; None where there are none, or where the command that runs was given an option
         that decides about them. `own` names the options that do not."""
         context = click.get_current_context()
-        given = {name for name in context.params if context.get_parameter_source(name) not in _DEFAULT}
+        sources = {name: context.get_parameter_source(name) for name in context.params}
+        given = {name for name, source in sources.items() if source is not ParameterSource.DEFAULT}
         if given - set(own) or Path(model).exists():
             return None
         try:
@@ -56,12 +58,9 @@ class Shipped:
         return None if self.versions == versions() else MSG_MADE.format(made=" and ".join(self.versions))
 
 
-_DEFAULT = {click.core.ParameterSource.DEFAULT, click.core.ParameterSource.DEFAULT_MAP}
-
-
 def _read(model: str, sizes: Sequence[int]) -> Shipped | None:
     with lzma.open(FILE, "rt", encoding="utf-8") as lines:
-        head = json.loads(next(lines))
+        head = json.loads(next(lines, ""))
         line = next((line for line in lines if line.startswith(f'["{model}", ')), None)
     if line is None or head["rules"] != rules_digest():
         return None

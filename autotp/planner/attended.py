@@ -43,11 +43,18 @@ def _is_softmax(node: torch.fx.Node, fact: Fact) -> bool:
 
 
 def _scores(node: torch.fx.Node, facts: Facts) -> torch.fx.Node | None:
-    """The keys of the product whose result a softmax is of, behind steps that sum over nothing."""
-    while node in facts and facts[node].operands:
-        node = facts[node].operands[0]
-        if node in facts and is_product(node, facts):
-            return facts[node].operands[1]
+    """The keys of the product whose result a softmax is of, behind steps that sum over nothing: a mask may be added to it, or
+    choose from it."""
+    waiting, seen = [node], {node}
+    for each in waiting:
+        for operand in facts[each].operands:
+            if operand not in facts or operand in seen or operand.op != "call_function":
+                continue
+            if is_product(operand, facts):
+                return facts[operand].operands[1]
+            if not facts[operand].contracts:
+                seen.add(operand)
+                waiting.append(operand)
     return None
 
 

@@ -165,7 +165,7 @@ def test_other_versions_are_said(asked: list[str], monkeypatch: pytest.MonkeyPat
     assert asked == []
 
 
-@pytest.mark.parametrize("broken", ["gone", "empty", "no archive", "cut", "not JSON", "another form"])
+@pytest.mark.parametrize("broken", ["gone", "empty", "nothing inside", "no archive", "cut", "not JSON", "another form"])
 def test_a_broken_file_costs_time_alone(
     broken: str, asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,6 +173,7 @@ def test_a_broken_file_costs_time_alone(
     head = lzma.decompress(true).decode().splitlines()[0]
     texts = {
         "empty": b"",
+        "nothing inside": lzma.compress(b""),
         "no archive": b"no archive",
         "cut": true[: len(true) // 2],
         "not JSON": lzma.compress(f'{head}\n["llama", no\n'.encode()),
