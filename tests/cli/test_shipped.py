@@ -38,10 +38,19 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 @pytest.mark.matrix
-@pytest.mark.sample(2, sweep=24, others="long")
-@pytest.mark.parametrize("model", types())
+@pytest.mark.parametrize("model", ["gpt2", "bert"])
 def test_what_comes_with_autotp_is_what_it_plans(model: str) -> None:
     """With other versions of the libraries as well, wherever the model's classes are the same."""
+    check_planned(model)
+
+
+@pytest.mark.sample(0, sweep=24, others="long")
+@pytest.mark.parametrize("model", types())
+def test_all_that_comes_with_autotp_is_what_it_plans(model: str) -> None:
+    check_planned(model)
+
+
+def check_planned(model: str) -> None:
     with lzma.open(shipped.FILE, "rt", encoding="utf-8") as lines:
         made_here = tuple(json.loads(next(lines))["versions"]) == shipped.versions()
         (line,) = (line for line in lines if json.loads(line)[0] == model)

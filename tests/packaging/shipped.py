@@ -12,11 +12,9 @@ import lzma
 import os
 import subprocess
 import sys
-import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 from autotp.cli import shipped
@@ -76,10 +74,9 @@ def write(lines: Mapping[str, str]) -> None:
     """Replace the file in one step."""
     head = json.dumps({"rules": shipped.rules_digest(), "versions": shipped.versions()})
     text = "".join(f"{line}\n" for line in (head, *(lines[model] for model in sorted(lines))))
-    with tempfile.NamedTemporaryFile(dir=shipped.FILE.parent, delete=False) as new:
-        new.write(lzma.compress(text.encode(), preset=9))
-    Path(new.name).chmod(0o644)
-    os.replace(new.name, shipped.FILE)
+    packed, new = lzma.compress(text.encode(), preset=9), shipped.FILE.with_suffix(".tmp")
+    new.write_bytes(packed)
+    new.replace(shipped.FILE)
 
 
 def main() -> None:
