@@ -44,7 +44,7 @@ def test_what_comes_with_autotp_is_what_it_plans(model: str) -> None:
     check_planned(model)
 
 
-@pytest.mark.sample(0, sweep=24, others="long")
+@pytest.mark.sample(0, sweep=10, others="long")
 @pytest.mark.parametrize("model", types())
 def test_all_that_comes_with_autotp_is_what_it_plans(model: str) -> None:
     check_planned(model)
