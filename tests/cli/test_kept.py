@@ -138,6 +138,9 @@ def test_what_is_kept_may_be_asked_again(ask: Asked) -> None:
     assert ask.studies == 2
     assert ask(*question) == first
     assert ask.studies == 2
+    other = ask("plan", "gpt2", "--tp", 4, "--again")
+    assert ask("plan", "gpt2", "--tp", 4) == other
+    assert ask.studies == 3
 
 
 def test_a_folder_that_cannot_be_written_costs_time_alone(ask: Asked, tmp_path: Path) -> None:
