@@ -54,6 +54,7 @@ class Fact:
         collects: whether it is the marker of a value that is gathered where it is made.
         pick: how the rows of the result pick the parts of a table.
         counts: the term of which an argument says how many there are (groups of channels).
+        passing: terms of which an opaque object keeps the last few only, of what it is given.
         takes: along which dim of the operand the result is at which positions, where these are known.
         local, argument, gradient, view: what holds for every call of the operator (see `record.Operator`).
     """
@@ -72,6 +73,7 @@ class Fact:
     collects: bool = False
     pick: Pick | None = None
     counts: Term | None = None
+    passing: tuple[Term, ...] = ()
     takes: tuple[int, range] | None = None
     local: Local = ""
     argument: str = ""

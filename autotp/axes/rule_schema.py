@@ -23,7 +23,11 @@ _OPERATOR: Mapping[str, Any] = {
     **dict.fromkeys(("signature", "whole", "picks"), _LETTERS),
     **dict.fromkeys(("attends", "zero_to_zero"), _FLAG),
 }
-_METHOD: Mapping[str, Any] = {**_OPERATOR, "holding": {**_TEXT, "description": "names of packages, such as 'optimum'"}}
+_METHOD: Mapping[str, Any] = {
+    **_OPERATOR,
+    "passing": _LETTERS,
+    "holding": {**_TEXT, "description": "names of packages, such as 'optimum'"},
+}
 
 
 def operator_schema(classes: Iterable[str]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ letter which need not be whole, the rest only say how (an index).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import RuleError
 from .call import Call
@@ -32,7 +32,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Signature:
-    """A parsed signature with the letters that must stay whole.
+    """A parsed signature with the letters that must stay whole, and those of which an object keeps the last few (`passing`).
 
     A method's has the package that defines it as `owner`; `holding` are the packages that its object may hold objects of.
     """
@@ -46,6 +46,7 @@ class Signature:
     owner: str = ""
     holding: frozenset[str] = frozenset()
     takes_more: bool = False
+    passing: frozenset[str] = frozenset()
 
     @property
     def contracted(self) -> frozenset[str]:
@@ -83,7 +84,7 @@ def _has_room(group: Group, dims: int) -> bool:
 
 
 def parse_signature(
-    text: str, whole: str = "", *, attends: bool = False, zero_to_zero: bool = False, picks: str = ""
+    text: str, whole: str = "", *, attends: bool = False, zero_to_zero: bool = False, picks: str = "", passing: str = ""
 ) -> Signature:
     """Read a signature; with `zero_to_zero` results are zero where all operands are.
 
@@ -98,9 +99,10 @@ def parse_signature(
     operands = tuple(_group(part, text) for part in (named[:-1] if takes_more else named))
     results = tuple(_group(part, text) for part in right.split(","))
     known = {letter for group in operands for letter in group.letters}
-    for letter in whole.split():
-        if letter not in known:
-            raise RuleError(f"'whole' names {letter!r}, which the signature {text!r} does not have")
+    for name, letters in (("whole", whole), ("passing", passing)):
+        for letter in letters.split():
+            if letter not in known:
+                raise RuleError(f"{name!r} names {letter!r}, which the signature {text!r} does not have")
     if any(group.optional for group in results):
         raise RuleError(f"a result of the signature {text!r} cannot be optional")
     if picks and not _can_pick(picks.split(), operands, results):
@@ -108,8 +110,8 @@ def parse_signature(
             f"'picks' of the signature {text!r} is {picks!r}; name three of its letters: rows, which the only result has, the "
             "parts of a table, and where the rows of each part end, which is all that some operand has"
         )
-    held, chosen = frozenset(whole.split()), tuple(picks.split())
-    return Signature(operands, results, held, attends, zero_to_zero, chosen, takes_more=takes_more)
+    held, chosen, few = frozenset(whole.split()), tuple(picks.split()), frozenset(passing.split())
+    return Signature(operands, results, held, attends, zero_to_zero, chosen, takes_more=takes_more, passing=few)
 
 
 def _can_pick(letters: list[str], operands: tuple[Group, ...], results: tuple[Group, ...]) -> bool:
@@ -149,7 +151,7 @@ class _Application:
         results = self.signature.results[: len(value)] if isinstance(value, (list, tuple)) else self.signature.results
         outputs = [self._result(group, leading, number) for number, group in enumerate(results)]
         factors, added = self._roles([group for _, group in operands])
-        return self.call.fact(
+        found = self.call.fact(
             *outputs,
             contracts=contracted,
             linear=[[i] for i in factors] if not added else (),
@@ -157,6 +159,7 @@ class _Application:
             attends=self.signature.attends,
             pick=self._pick(operands) if self.signature.picks else None,
         )
+        return replace(found, passing=tuple(self.terms[letter] for letter in sorted(self.signature.passing)))
 
     def _pick(self, operands: list[tuple[Dims, Group]]) -> Pick:
         rows, parts, ends = self.signature.picks

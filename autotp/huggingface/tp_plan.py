@@ -49,6 +49,7 @@ _STYLES: Mapping[str, tuple[str, tuple[tuple[str, str, str], ...]]] = {
     "replicated_with_grad_allreduce": ("", ()),
     "replicate": ("", ()),
 }
+_PACKED = frozenset({"packed_colwise", "packed_rowwise"})  # of two matrices side by side, each cut by itself
 _OWN = {COLUMN: "colwise", ROW: "rowwise", TABLE: "embedding_rowwise"}
 
 _CHOICES = ("num_experts_per_tok", "moe_topk")  # what configs call the number of experts of a token
@@ -174,10 +175,8 @@ class _Importer:
         dim = _cut_dim_alone(cut, parameter.shape) if alone else _cut_dim(module, cut, parameter.shape, leaf)
         shape, layouts = list(parameter.shape), list(map(str, parameter.shape))
         if dim is not None:
-            size, ranks = shape[dim], self.ours.tp
-            shape[dim] = math.ceil(size / ranks)
-            padding = "" if shape[dim] * ranks == size else f">{shape[dim] * ranks}"
-            layouts[dim] = f"{size}{padding}/{ranks}@1"
+            is_packed = style in _PACKED and shape[dim] % 2 == 0
+            layouts[dim], shape[dim] = _layout(shape[dim], self.ours.tp, segments=2 if is_packed else 1)
         return replace(
             parameter,
             placement=cut if dim is not None and cut != HIDDEN else COLUMN if dim is not None else "replicated",
@@ -186,6 +185,14 @@ class _Importer:
             rule="",
             reason=f"transformers' style {style}" if style else "transformers' plan does not name it",
         )
+
+
+def _layout(size: int, ranks: int, *, segments: int) -> tuple[str, int]:
+    """How a dim is cut, in words, and what a rank has of it: of each of its equal segments a part, padded to the largest."""
+    own = size // segments
+    part = math.ceil(own / ranks)
+    text = f"{own}{'' if part * ranks == own else f'>{part * ranks}'}/{ranks}@1"
+    return (text if segments == 1 else f"[{' + '.join([text] * segments)}]"), part * segments
 
 
 def _cut_dim(module: nn.Module, cut: str, shape: tuple[int, ...], leaf: str) -> int | None:

@@ -51,7 +51,7 @@ def _scores(node: torch.fx.Node, facts: Facts) -> torch.fx.Node | None:
             if operand not in facts or operand in seen or operand.op != "call_function":
                 continue
             if is_product(operand, facts):
-                return facts[operand].operands[1]
+                return factors(facts[operand])[1]
             if not facts[operand].contracts:
                 seen.add(operand)
                 waiting.append(operand)
@@ -64,7 +64,7 @@ def _weighted(node: torch.fx.Node, facts: Facts) -> torch.fx.Node | None:
     for each in waiting:
         for user in _readers(each, facts):
             if is_product(user, facts):
-                return next((other for other in facts[user].operands if other is not each), None)
+                return next((other for other in factors(facts[user]) if other is not each), None)
             if user not in seen and not facts[user].contracts:
                 seen.add(user)
                 waiting.append(user)
@@ -78,4 +78,14 @@ def _readers(node: torch.fx.Node, facts: Facts) -> Iterator[torch.fx.Node]:
 def is_product(node: torch.fx.Node, facts: Facts) -> bool:
     """Returns if two values, none of which is a parameter, are multiplied and summed over."""
     fact = facts[node]
-    return bool(fact.contracts) and len(fact.operands) == 2 and not any(annotation(o).parameter for o in fact.operands)
+    return bool(fact.contracts) and len(factors(fact)) == 2 and not any(annotation(o).parameter for o in fact.operands)
+
+
+def factors(fact: Fact) -> tuple[torch.fx.Node, ...]:
+    """What a product multiplies: its last two operands, or all; before these may be one that is added (`baddbmm`)."""
+    return fact.operands[-2:] if len(fact.operands) == 3 and _is_added(fact) else fact.operands
+
+
+def _is_added(fact: Fact) -> bool:
+    """Returns if a product is zero only where its first operand is."""
+    return bool(fact.zeros) and all(0 in group for group in fact.zeros)

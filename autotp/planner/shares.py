@@ -14,8 +14,13 @@ from pathlib import Path
 import sympy
 import torch
 
+from ..axes.annotation import copied
 from ..axes.facts import Typing
-from ..axes.term import axes_of, axes_of_dims
+from ..axes.infer import infer
+from ..axes.layout import Leaf, parts_of
+from ..axes.layout_text import parse_layout
+from ..axes.rules import operator_rules
+from ..axes.term import Sum, Term, axes_of, axes_of_dims, resolve
 from ..capture.traced import Traced
 from ..chains.match import weights_of
 from ..placement.place import Placement
@@ -35,6 +40,31 @@ def least_work(plan: UnitPlan, traced: Traced, machine: Hardware, workload: Work
     work = counter.work()
     kept = sympy.Float(part)
     return replace(work, read=counter.read_locally(), saved=work.saved * kept, cached=work.cached * kept)
+
+
+def by_segments(plan: UnitPlan, traced: Traced, rules: tuple[Path, ...]) -> UnitPlan:
+    """The plan with every dim of segments that it cuts in one piece cut in each of its segments instead, where that is even: what
+    the other system computes, if it is right."""
+    graph, _ = copied(traced.graph)
+    typing = infer(graph, operator_rules(rules))
+    dims = {str(node.target): typing.dims(node) for node in graph.nodes if node.op == "get_attr"}
+
+    def cut(parameter: ParameterPlan) -> ParameterPlan:
+        terms = dims.get(parameter.name, ())
+        layouts = (_by_segments(*each) for each in zip(terms, parameter.layouts, strict=True)) if terms else ()
+        return replace(parameter, layouts=tuple(layouts) or parameter.layouts)
+
+    return replace(plan, parameters=tuple(map(cut, plan.parameters)))
+
+
+def _by_segments(term: Term, text: str) -> str:
+    layout, segments = parse_layout(text), resolve(term)
+    if not isinstance(segments, Sum) or not isinstance(layout, Leaf) or layout.cut is None:
+        return text
+    sizes, over = [part.size for part in segments.parts], layout.cut.over
+    if any(size % parts_of(over) for size in sizes):
+        return text
+    return f"[{' + '.join(f'{size}/{over[0].size}@{over[0].stride}' for size in sizes)}]" if len(over) == 1 else text
 
 
 class _Shares(Counter):

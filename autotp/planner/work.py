@@ -31,7 +31,7 @@ from ..placement.impose import impose
 from ..placement.place import Placement, place
 from ..placement.results import base_of
 from ..placement.sizes import share_of
-from .attended import attended, is_product, unrepeated
+from .attended import attended, factors, is_product, unrepeated
 from .combinations import elements_of
 from .cost import Hardware, Workload
 from .plan import UnitPlan
@@ -117,7 +117,7 @@ class Counter:
             waits=self.beyond(),
             read=self.read(),
             saved=sympy.Add(*kept),
-            cached=sympy.Add(*map(self._bytes, self._cached())),
+            cached=sympy.Add(*self._cached()),
         )
 
     def all_flops(self) -> sympy.Expr:
@@ -236,8 +236,8 @@ class Counter:
         return sympy.Integer(1)
 
     def _last(self, fact: Fact) -> sympy.Expr:
-        """The size of what a product sums over, the last dim of its first operand that is of these axes."""
-        operand, summed = fact.operands[0], axes_of_dims(fact.contracts)
+        """The size of what a product sums over, the last dim of its first factor that is of these axes."""
+        operand, summed = factors(fact)[0], axes_of_dims(fact.contracts)
         dims = zip(operand.meta["val"].shape, self.facts[operand].dims, strict=True)
         sizes = [self._size(size) for size, term in dims if set(axes_of(term)) and set(axes_of(term)) <= summed]
         return sizes[-1] if sizes else sympy.Integer(1)
@@ -245,12 +245,20 @@ class Counter:
     def _size(self, size: int | torch.SymInt) -> sympy.Expr:
         return self.weigher.sizing.expression(size)
 
-    def _cached(self) -> Iterator[torch.fx.Node]:
-        """What opaque objects are given to keep: the operands that come back as results, longer than before."""
+    def _cached(self) -> Iterator[sympy.Expr]:
+        """Bytes of what opaque objects are given to keep: the operands that come back as results, longer than before. Of what
+        passes by, of which an object keeps the last few, one is counted."""
         for node in self.nodes:
             value = node.meta["val"]
             if node.target is call_opaque and isinstance(value, (list, tuple)):
-                yield from self.facts[node].operands[: len(value)]
+                passing = axes_of_dims(self.facts[node].passing)
+                for operand in self.facts[node].operands[: len(value)]:
+                    yield self._bytes(operand) / self._size_along(operand, passing)
+
+    def _size_along(self, node: torch.fx.Node, axes: set[Axis]) -> sympy.Expr:
+        """The size of a value along the dims that are of some axes."""
+        dims = zip(node.meta["val"].shape, self.facts[node].dims, strict=True)
+        return sympy.Mul(*(self._size(size) for size, term in dims if set(axes_of(term)) & axes))
 
     def _counts(self, node: torch.fx.Node) -> bool:
         """Returns if a value that is kept is this unit's: no parameter, constant or input that all units share."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..capture.traced import Traced
 from ..errors import AutotpError, UsageError
 from .cost import Hardware, Workload
 from .plan import Plan, UnitPlan
-from .shares import least_work
+from .shares import by_segments, least_work
 from .survey import Survey
 from .work import Work, work_of
 
@@ -26,11 +27,20 @@ def works_of(
             works[unit] = work_of(unit, traced, machine, workload, rules, plan.tp)
         except AutotpError as error:
             unknown.append(f"{unit.instances[0] or 'the model'}: {error}")
-            # Of another system's plan, say: what is cut as no operator is computes a share of the whole.
             if traced is not None:
-                works[unit] = least_work(unit, traced, machine, workload, rules)
+                works[unit] = _of_another_system(unit, traced, machine, workload, rules, plan.tp)
     matrices = [p for p in plan.outside if len(p.shape) > 1]
     if matrices:
         first = matrices[0]
         unknown.append(f"{len(matrices)} matrices outside of all units, as {first.name}: {first.reason}")
     return works, tuple(unknown)
+
+
+def _of_another_system(
+    unit: UnitPlan, traced: Traced, machine: Hardware, workload: Workload, rules: tuple[Path, ...], ranks: int
+) -> Work:
+    """The work of a unit that is cut as no operator is: with segments cut each by itself, or a share of the whole."""
+    try:
+        return work_of(by_segments(unit, traced, rules), traced, machine, workload, rules, ranks)
+    except AutotpError:
+        return least_work(unit, traced, machine, workload, rules)

@@ -31,12 +31,18 @@ class Attention(nn.Module):
         x = x.view(*x.shape[:2], -1, self.size).transpose(1, 2)
         return x[:, :, None].expand(-1, -1, repeats, -1, -1).flatten(1, 2) if repeats > 1 else x
 
+    def scores(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        if self.way != "together":
+            return q @ k * self.size**-0.5
+        added = torch.baddbmm(torch.zeros(1, 1, 1), q.flatten(0, 1), k.flatten(0, 1), beta=1.0, alpha=0.5)
+        return added.unflatten(0, q.shape[:2])
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         q, (k, v) = self.heads(self.q(x), 1), (self.heads(each(x), HEADS // GROUPS) for each in (self.k, self.v))
         if self.way == "core":
             y = F.scaled_dot_product_attention(q, k, v)
         else:
-            scores, mask = q @ k.transpose(-1, -2) * self.size**-0.5, self.mask[: x.shape[1], : x.shape[1]]
+            scores, mask = self.scores(q, k.transpose(-1, -2)), self.mask[: x.shape[1], : x.shape[1]]
             if self.way == "added":
                 scores = (1.0 - mask.to(x.dtype)) * -1e4 + scores
             elif self.way == "chosen":
@@ -54,7 +60,7 @@ def counted(way: str) -> tuple[float, float]:
     return weigher.sizing.number(counter.all_flops()), weigher.sizing.number(counter.attended())
 
 
-@pytest.mark.parametrize("way", ["scores", "added", "chosen"])
+@pytest.mark.parametrize("way", ["scores", "added", "chosen", "together"])
 def test_every_way_to_write_attention_counts_the_same(way: str) -> None:
     flops, read = counted(way)
     assert (flops, read) == pytest.approx(counted("core"))

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
+from transformers import AutoConfig
 
 import autotp
 from autotp.errors import PlanError, UsageError
@@ -97,6 +98,13 @@ def test_the_cache_has_a_key_and_a_value_of_every_position() -> None:
     assert planned("llama", 1)[1].memory.cache == 2 * 2 * BATCH * SEQUENCE * 2 * 8 * 2
     assert planned("llama", 4)[1].memory.cache == 2 * 2 * BATCH * SEQUENCE * 8 * 2
     assert planned("bert", 2)[1].memory.cache == 0
+
+
+def test_of_the_inputs_of_a_convolution_a_cache_keeps_no_more_for_more_positions() -> None:
+    """Of those that pass by one is counted: 24 layers of 1,536 channels, with 16 states each, of four bytes."""
+    study = Study(AutoConfig.for_model("mamba", intermediate_size=1536, num_hidden_layers=24))
+    for sequence in (64, 4096):
+        assert study.estimate_of(study.plan(1), 3, sequence).memory.cache == 3 * 24 * 1536 * (16 * 4 + 2)
 
 
 def test_memory_follows_from_the_parameters() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from autotp.errors import UnsoundPlanError
 from autotp.planner.formula import sizes
-from autotp.planner.plan import Plan
-from autotp.planner.shares import least_work
+from autotp.planner.plan import Plan, UnitPlan
+from autotp.planner.shares import by_segments, least_work
 from autotp.planner.work import Work, work_of
 from autotp.session.study import Study
 from tests.families import FAMILIES, MIXTURES
@@ -79,3 +79,23 @@ def test_cuts_that_no_operator_has_are_priced_by_weight() -> None:
     with pytest.raises(UnsoundPlanError):
         work_of(unit, *given, 2)
     assert 0 < flops(least_work(unit, *given)) <= flops(work_of(block, *given, 2)) * (1 + 1e-9)
+
+
+def test_segments_cut_in_one_piece_count_as_if_each_were_cut() -> None:
+    """Halves of a gate beside its values: on two ranks one has all gates. Right, it computes what a plan of parts does."""
+    study = Study(FAMILIES["phi3"].config())
+    block = next(unit for unit in study.plan(2).units if len(unit.instances) > 1)
+    traced = study.found.traced[next(unit.shape for unit in study.found.units if unit.path == block.instances[0])]
+    given = traced, study.machine, study.workload, study.folders
+
+    def in_one_piece(unit: UnitPlan) -> UnitPlan:
+        parameters = (
+            replace(p, layouts=(f"{p.shape[0]}/2@1", *p.layouts[1:])) if p.name == "mlp.gate_up_proj.weight" else p
+            for p in unit.parameters
+        )
+        return replace(unit, parameters=tuple(parameters))
+
+    wrong = in_one_piece(block)
+    with pytest.raises(UnsoundPlanError):
+        work_of(wrong, *given, 2)
+    assert work_of(by_segments(wrong, traced, study.folders), *given, 2) == work_of(block, *given, 2)
