@@ -24,6 +24,7 @@ from .contract.observer import Observer
 from .functions import FunctionRules, opaque_functions
 from .grouped import GroupedProducts
 from .instances import opened
+from .later import Later
 from .opaque import copy_opaque, tensors_of
 from .recorded import (
     Recording,
@@ -130,9 +131,9 @@ class _Recorder:
             twin = bare(module)
             if unit.shape in first:
                 # What the outer Python finds inside (a device, a dtype) is what the first one has; modules it may count.
-                inner = clone(first[unit.shape])
-                for part in ("_parameters", "_buffers", "_modules"):
-                    twin.__dict__[part] = inner.__dict__[part]
+                known = first[unit.shape]
+                twin.__dict__ |= {"_parameters": known._parameters.copy(), "_buffers": known._buffers.copy()}
+                twin.__dict__["_modules"] = Later(lambda: clone(known)._modules)
             else:
                 twin = first[unit.shape] = clone(module, self._fake)
                 paths[unit.shape] = unit.path

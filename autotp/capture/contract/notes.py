@@ -10,6 +10,7 @@ from torch import nn
 
 from ...errors import TraceError
 from ..clone import copied_in
+from ..later import pairs
 from .modes import Modes
 from .snapshot import Snapshots
 from .source import Source, own_attributes
@@ -38,9 +39,7 @@ class Notes:
         self.parts: dict[int, tuple[nn.Module, str]] = {}
         # Lists and the like in which parameters of the unit have others in their place.
         self.held: frozenset[int] = frozenset()
-        inside = dict(live.named_modules(remove_duplicate=False))
-        for path, part in twin.named_modules():
-            own = inside[path]
+        for path, part, own in pairs(twin, live):
             source = self._part_source(path)
             self.known[id(part)] = part, source
             self.parts[id(part)] = own, path

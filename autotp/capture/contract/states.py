@@ -6,7 +6,7 @@ import array
 import collections
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from operator import is_
 from typing import Any
 
@@ -22,9 +22,8 @@ def state_of(value: Any) -> dict[str, Any]:
     state: dict[str, Any] = {}
     if isinstance(value, ARRAYS):
         state["array"] = memoryview(value).tobytes() if isinstance(value, BUFFERS) else value.copy()
-    elif isinstance(value, dict):  # a class of its own may make entries where they are asked for
-        ordered = isinstance(value, collections.OrderedDict)
-        state["items"] = dict((collections.OrderedDict if ordered else dict).items(value))
+    elif isinstance(value, dict):
+        state["items"] = dict(_entries(value))
     elif isinstance(value, (list, collections.deque)):
         state["items"] = list(value)
     elif isinstance(value, set):
@@ -37,8 +36,13 @@ def state_of(value: Any) -> dict[str, Any]:
         state["slots"] = slots
     if isinstance(value, nn.Module):
         for held in ("_parameters", "_buffers", "_modules"):
-            state[held] = dict(attributes[held])
+            state[held] = dict(_entries(attributes[held]))
     return state
+
+
+def _entries(value: dict[Any, Any]) -> Iterable[tuple[Any, Any]]:
+    """The entries of a dict, of which a class of its own may make some where they are asked for."""
+    return (collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict).items(value)
 
 
 def _slots(value: Any) -> dict[str, Any]:

@@ -1,0 +1,115 @@
+"""Modules within the stand-ins of later blocks are made when the Python around the blocks asks for them, and not before."""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+
+import pytest
+import torch
+from torch import nn
+
+from autotp.capture.later import Later, pairs
+from autotp.capture.record import record
+from autotp.capture.units import find_units
+from autotp.session.study import Study
+from autotp.verify import verify
+
+DEPTH, WIDTH = 5, 16
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(torch.relu(self.up(x)))
+
+
+class Stack(nn.Module):
+    """Its own Python looks into its blocks, if it is curious."""
+
+    def __init__(self, curious: bool) -> None:
+        super().__init__()
+        self.curious, self.blocks = curious, nn.ModuleList(Block() for _ in range(DEPTH))
+        self.seen: list[int] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.curious:
+            inner = self.blocks[-1].up
+            x = x / sum(1 for _ in self.modules()) + inner.out_features + len(self.blocks[2]._modules)
+            assert "down" in self.blocks[1]._modules
+            assert isinstance(self.blocks[3].down, nn.Linear)
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def filled() -> Later:
+    return Later(lambda: OrderedDict(a=nn.Identity(), b=None))
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        len,
+        list,
+        dict,
+        bool,
+        repr,
+        copy.copy,
+        reversed,
+        OrderedDict,
+        lambda held: "a" in held,
+        lambda held: held["a"],
+        lambda held: held.get("a"),
+        lambda held: [*held.items(), *held.keys(), *held.values()],
+        lambda held: held == {},
+        lambda held: held.update(c=None),
+        lambda held: {**held},
+    ],
+)
+def test_every_question_makes_them(ask) -> None:  # type: ignore[no-untyped-def]
+    held = filled()
+    assert not held.is_made
+    ask(held)
+    assert held.is_made
+    assert list(held)[:2] == ["a", "b"]
+    assert list(copy.deepcopy(held)) == list(held)
+
+
+def test_what_is_not_made_is_left_out() -> None:
+    live = Stack(False)
+    twin = copy.copy(live)
+    blocks = copy.copy(live.blocks)
+    twin.__dict__["_modules"] = OrderedDict(blocks=blocks)
+    hidden = copy.copy(live.blocks[1])
+    hidden.__dict__["_modules"] = Later(lambda: OrderedDict(live.blocks[1]._modules))
+    blocks.__dict__["_modules"] = OrderedDict(list(live.blocks._modules.items())[:1], **{"1": hidden})
+    found = [path for path, _, _ in pairs(twin, live)]
+    assert found == ["", "blocks", "blocks.0", "blocks.0.up", "blocks.0.down", "blocks.1"]
+    len(hidden._modules)
+    assert [path for path, _, _ in pairs(twin, live)] == [*found, "blocks.1.up", "blocks.1.down"]
+
+
+@pytest.mark.parametrize("curious", [False, True])
+def test_the_python_around_blocks_finds_all_of_them(curious: bool) -> None:
+    model = Stack(curious)
+    recording = record(model, find_units(model), (torch.randn(2, 3, WIDTH),), {})
+    assert len(recording.called) == DEPTH
+    assert recording.on_fakes
+    assert not recording.failed
+    assert not recording.used_outside
+    assert recording.result.shape == (2, 3, WIDTH)
+
+
+def test_a_model_that_looks_into_its_blocks_is_exact() -> None:
+    torch.manual_seed(0)
+    example = ((torch.randn(2, 3, WIDTH, dtype=torch.float64),), {})
+    model = Stack(True).double()
+    plan = Study(model, example=example).plan(2)
+    (block,) = plan.units
+    assert len(block.instances) == DEPTH
+    assert {p.placement for p in block.parameters} == {"column", "row", "replicated"}
+    verify(model, tp=2, example=example).raise_for_failure()
