@@ -102,7 +102,7 @@ def parse_signature(
     for name, letters in (("whole", whole), ("passing", passing)):
         for letter in letters.split():
             if letter not in known:
-                raise RuleError(f"{name!r} names {letter!r}, which the signature {text!r} does not have")
+                raise RuleError(f"'{name}' names {letter!r}, which the signature {text!r} does not have")
     if any(group.optional for group in results):
         raise RuleError(f"a result of the signature {text!r} cannot be optional")
     if picks and not _can_pick(picks.split(), operands, results):

@@ -15,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import (
 )
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-LONG = 100  # operators
+LONG = 3000  # operators
 
 
 class TracedFakes(FakeTensorMode):

@@ -113,6 +113,7 @@ class _Recorder:
         self.symbols = Symbols(device, guess=guess)  # inputs without data stand for ones where the weights are
         self.results: dict[tuple[int, Sizes, bool], Any] = {}
         self.sizes: dict[int, Sizes] = {}
+        self.wants: dict[int, tuple[object, ...]] = {}  # by the unit's shape: what its last call was seen to want
         # By identity: what the first unit gave in its place.
         self.firsts: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.fakes: dict[int, torch.Tensor] = {}
@@ -158,7 +159,10 @@ class _Recorder:
                 call = unit.shape, sizes_of(leaves, kwargs), torch.is_grad_enabled()
                 known = self.recording.calls.get(unit.shape)
                 if known is not None:
-                    self.recording.calls[unit.shape] = wanting_gradients_too(known, (args, kwargs))
+                    wants = *kwargs, *(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves)
+                    if wants != self.wants.get(unit.shape):
+                        self.wants[unit.shape] = wants
+                        self.recording.calls[unit.shape] = wanting_gradients_too(known, (args, kwargs))
                     if is_first and call[1] != self.sizes.get(unit.shape):
                         self.recording.resized[unit.path] = as_it_is_now(args, kwargs)
                 elif call not in self.results:

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from .contract.source import is_a
+
 
 @dataclass(frozen=True)
 class Unit:
@@ -192,23 +194,23 @@ class _Description:
         self.parts = {id(part): path for path, part in module.named_modules()}
 
     def __call__(self, value: Any, depth: int = 3) -> Any:
-        if value is None or isinstance(value, (bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size)):
+        if value is None or is_a(value, (bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size)):
             return value
-        if isinstance(value, torch.Tensor):
+        if is_a(value, torch.Tensor):
             return ("tensor", tuple(value.shape), value.dtype, self._number(value))
-        if isinstance(value, (list, tuple)) and depth:
+        if is_a(value, (list, tuple)) and depth:
             return (type(value), *(self(part, depth - 1) for part in value))
-        if isinstance(value, dict) and depth:
+        if is_a(value, dict) and depth:
             return ("dict", *((self(k), self(v, depth - 1)) for k, v in value.items()))
-        if isinstance(value, types.MethodType):
+        if is_a(value, types.MethodType):
             return ("method", self(value.__func__), self(value.__self__))
         if id(value) in self.parts:
             return ("module", self.parts[id(value)])
-        if isinstance(value, types.FunctionType):
+        if is_a(value, types.FunctionType):
             return ("function", id(value.__code__))
-        if isinstance(value, functools.partial) and depth:
+        if is_a(value, functools.partial) and depth:
             return ("partial", *(self(part, depth - 1) for part in (value.func, value.args, value.keywords)))
-        if isinstance(value, (type, types.BuiltinFunctionType)):
+        if is_a(value, (type, types.BuiltinFunctionType)):
             return id(value)
         return (type(value), self._number(value))
 

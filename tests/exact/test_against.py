@@ -106,6 +106,40 @@ def test_the_sum_over_a_whole_module_is_predicted() -> None:
         assert counted["llama"][0]
 
 
+def runs_as_dense(name: str) -> bool:
+    """Returns if transformers' own cut of a model gives the dense model's logits; runs on a rank."""
+    torch.manual_seed(0)
+    model = build_model(config(name), meta=False).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn_like(parameter) * 0.3)
+        ids = torch.randint(3, 60, (BATCH, SEQUENCE))
+        dense = model(ids, use_cache=False).logits
+        styles = model._expand_parallel_plan(dict(own_styles(model)))
+        tied = {name for name, _ in model.named_parameters(remove_duplicate=False)} - dict(
+            model.named_parameters()
+        ).keys()
+        styles = {
+            path: style for path, style in styles.items() if path not in tied
+        }  # which have one as a parameter, too
+        try:
+            cut = apply_tensor_parallelism(model, init_device_mesh("cpu", (2,)), styles)
+            logits = cut(ids, use_cache=False).logits
+        except (RuntimeError, AssertionError, KeyError):
+            return False
+    return bool((logits - dense).abs().max() < 1e-3 * dense.abs().max())
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(
+    ("name", "holds"),
+    [("llama", True), ("doge", False), ("gemma4", False), ("inkling_text", False), ("inkling2_text", False)],
+)
+def test_plans_of_transformers_that_would_be_faster_than_ours_do_not_hold(name: str, holds: bool) -> None:
+    """docs/against.md says so of these; once they hold, the table has to be looked at again."""
+    assert run_ranks(runs_as_dense, 2, name) == [holds, holds]
+
+
 def block(plan: Plan, phase: str) -> float:
     """Bytes of activations that the largest group of blocks sends in one phase, for one block."""
     unit = max(plan.units, key=lambda unit: len(unit.instances))

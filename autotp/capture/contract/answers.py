@@ -24,6 +24,8 @@ from typing import Any
 import numpy
 import torch
 
+from .source import is_a
+
 PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 # Names of functions of torch that say how it is set, without being given anything, and of those that set it or draw.
 _ASKS = re.compile(r"(is|are|get|has|current)_|initial_seed$|.*_(enabled|available|count)$")
@@ -96,7 +98,7 @@ def is_outside(value: Any) -> bool:
         return True
     if _is_of_torch(value):
         return bool(_SETS.match(value.__name__))
-    if not isinstance(value, types.BuiltinFunctionType):
+    if not is_a(value, types.BuiltinFunctionType):
         return False
     if value.__module__ == "_thread":
         return bool(_OF_THREAD.match(value.__name__))
@@ -122,13 +124,13 @@ def gives_memory(function: Any) -> bool:
 
 def question(value: Any) -> Callable[[Any], Any] | None:
     """How something of a library is asked for what decides what it says; None if nothing does."""
-    if isinstance(value, logging.Logger):
+    if is_a(value, logging.Logger):
         return level
-    if isinstance(value, abc.ABCMeta):
+    if is_a(value, abc.ABCMeta):
         return registered
     if _is_of_numpy(value):
         return numpy_errors
-    if isinstance(value, _LOCKS):
+    if is_a(value, _LOCKS):
         return holder
     if any(value is each for each in (warnings.warn, warnings.warn_explicit, *_SET_WARNINGS)):
         return warning_filters
@@ -209,7 +211,7 @@ def attribute(name: str) -> Callable[[Any], Any]:
 
 
 def _is_of_torch(value: Any) -> bool:
-    if not isinstance(value, (types.FunctionType, types.BuiltinFunctionType)):
+    if not is_a(value, (types.FunctionType, types.BuiltinFunctionType)):
         return False
     module = str(value.__module__)
     return module.partition(".")[0] == "torch" and not module.startswith(("torch.nn", *_TRACING))
@@ -217,9 +219,7 @@ def _is_of_torch(value: Any) -> bool:
 
 def _is_of_sys(value: Any) -> bool:
     """Returns if a function says how the interpreter is set."""
-    return (
-        isinstance(value, types.BuiltinFunctionType) and value.__module__ == "sys" and value.__name__.startswith("get")
-    )
+    return is_a(value, types.BuiltinFunctionType) and value.__module__ == "sys" and value.__name__.startswith("get")
 
 
 def _sets_sys(function: Any) -> bool:
@@ -235,9 +235,9 @@ def _is_of_unknown(function: Any) -> bool:
 
 def _is_of_numpy(value: Any) -> bool:
     """Returns if something computes with numpy."""
-    if isinstance(value, types.ModuleType):
+    if is_a(value, types.ModuleType):
         return value.__name__.partition(".")[0] == "numpy"
-    return isinstance(value, (numpy.generic, numpy.ndarray, numpy.ufunc))
+    return is_a(value, (numpy.generic, numpy.ndarray, numpy.ufunc))
 
 
 def _takes_nothing(function: Any) -> bool:

@@ -16,7 +16,7 @@ from .libraries import is_module_of_library
 from .modes import Modes
 from .probes import wanted_gradients
 from .reach import HOOKS_BY_NAME, Reach
-from .source import MISSING, Source, own_attributes, static_attribute
+from .source import MISSING, Source, is_a, own_attributes, static_attribute
 from .values import CONTAINERS
 
 _PARTS = frozenset({"_modules", "_parameters", "_buffers"})
@@ -71,7 +71,7 @@ class Attributes(Reach):
         source = self.known[id(value)][1]
         if id(value) in self.parts:
             return self._of_module(value, name, source, original, reader)
-        if isinstance(value, types.ModuleType):
+        if is_a(value, types.ModuleType):
             if name == "__dict__":
                 self._read_all_names(value, source)
                 return original(value, name)
@@ -117,7 +117,7 @@ class Attributes(Reach):
             return original(twin, name)
         self._note_attribute(live, name, source)
         found = original(twin, name)
-        if isinstance(found, CONTAINERS):
+        if is_a(found, CONTAINERS):
             self.snapshots.take(found, lambda: f"{source}.{name}")
         return self.twins.get(id(found), found)
 
@@ -162,7 +162,7 @@ class Attributes(Reach):
             self._reach_code(written, from_class)
         else:
             self.note(self.note(source, "type"), "absent", name)
-            if isinstance(value, nn.Module):  # whose modules and parameters are asked for at every call
+            if is_a(value, nn.Module):  # whose modules and parameters are asked for at every call
                 self.note(source, "buffer", name)
 
     def _class_attribute(self, value: Any, name: str, source: Source) -> tuple[Any, Source]:

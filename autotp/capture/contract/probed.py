@@ -18,7 +18,7 @@ from .modes import Modes
 from .notes import Notes
 from .numbers import REPLACED
 from .probes import getter_names, given_to_getter, referent, variable_state
-from .source import Source, own_attributes
+from .source import Source, is_a, own_attributes
 from .values import ARRAYS, kind_of
 
 _HELD = frozenset({"global", "cell", "attribute", "class"})  # how variables and attributes are found
@@ -117,7 +117,7 @@ class Probed(Notes):
             self.note(source, "probe", ask)
         if ask is holder:
             self.snapshots.take_lock(value, source.__str__)
-        if isinstance(value, logging.Logger):
+        if is_a(value, logging.Logger):
             self._reach_logger(value, source)
 
     def _refuse_outside(self, function: Any) -> None:

@@ -16,7 +16,7 @@ from .libraries import has_more, is_module_of_library, is_of_library
 from .modes import Modes
 from .probed import Probed
 from .probes import PROBES, code_of, most_items
-from .source import HOOKS, Source, own_attributes, slots_of
+from .source import HOOKS, Source, is_a, own_attributes, slots_of
 from .values import CONTAINERS, MOST_ITEMS, is_key, is_value_of_torch, kind_of, memory_of
 from .watch import Watch
 
@@ -70,7 +70,7 @@ class Reach(Probed):
         if id(value) in self.parts or source in self.placed:
             return
         self.placed.add(source)
-        if isinstance(value, _IMMUTABLE):  # of which two that are equal may be one, or not: each is read by itself
+        if is_a(value, _IMMUTABLE):  # of which two that are equal may be one, or not: each is read by itself
             self.known.setdefault(id(value), (value, source))
         else:
             self.objects.append(source)
@@ -90,7 +90,7 @@ class Reach(Probed):
     def reach_named(self, value: Any, source: Source) -> None:
         """As `reach`, of what code finds by a name that is written in it: of a library's Python module the names count that are
         written behind it."""
-        if isinstance(value, types.ModuleType):
+        if is_a(value, types.ModuleType):
             self._ask(value, source)
             self._watch_module(value, source)
         else:
@@ -102,7 +102,7 @@ class Reach(Probed):
             self._reach_class(value, source)
         elif isinstance(value, Enum) or has_more(value):
             self._reach_member(value, source)
-        elif isinstance(value, types.ModuleType):
+        elif is_a(value, types.ModuleType):
             self._watch_module(value, source, is_meant=True)
         for kinds, names in _HOLDING:
             if isinstance(value, kinds):
@@ -259,7 +259,7 @@ class Reach(Probed):
             slot = self.note(source, "slot", name)
             self.reach(slot.get(self.live), slot)
         for name, item in list(own_attributes(value).items()):
-            if isinstance(value, nn.Module) and name in HOOKS_BY_NAME:
+            if is_a(value, nn.Module) and name in HOOKS_BY_NAME:
                 self._note_hooks(source, HOOKS_BY_NAME[name])
             else:
                 self.reach(item, self.note(source, "attribute", name))

@@ -79,6 +79,11 @@ def static_attribute(kind: type, name: str) -> tuple[Any, type | None]:
     return MISSING, None
 
 
+def is_a(value: Any, classes: Any) -> bool:
+    """`isinstance` that goes by the class alone: Python would ask the value too, and many a model's has Python that answers."""
+    return issubclass(type(value), classes)
+
+
 def own_attributes(value: Any) -> dict[str, Any]:
     """The dict of an object's attributes itself, whatever its class does to attribute access."""
     try:

@@ -77,18 +77,19 @@ GETTERS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 
 def kind_of(value: Any) -> str:
     """The kind of a value: "unobservable" if nothing can tell what is read from it, "moving" if reading changes it, too."""
+    own = type(value)
     for classes, kind in _KINDS:
-        if isinstance(value, classes):
+        if issubclass(own, classes):
             return kind if kind != "array" or _is_plain_memory(value) else "unobservable"
-    if isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
+    if issubclass(own, (types.BuiltinFunctionType, types.MethodWrapperType)):
         return "identity" if isinstance(value.__self__, _NO_OBJECT) or _is_of_pybind(type(value.__self__)) else "bound"
-    if isinstance(value, _BY_IDENTITY) or type(value) is object or is_of_torch(type(value)):
+    if issubclass(own, _BY_IDENTITY) or own is object or is_of_torch(own):
         return "identity"
-    if isinstance(value, Iterator):
+    if issubclass(own, Iterator):
         return "moving"
-    if _has_plain_state(type(value)):
+    if _has_plain_state(own):
         return "object"
-    return "constant" if _is_compared_by_value(type(value)) else "unobservable"
+    return "constant" if _is_compared_by_value(own) else "unobservable"
 
 
 def _is_plain_memory(value: Any) -> bool:
