@@ -110,15 +110,15 @@ def estimate(
 ) -> Estimate:
     """What a plan means for a rank. `works` may lack units; they count with their weights only. `serving` is the plan by which
     tokens are written, of the same units, where another one holds without a backward."""
-    meter = _Meter(plan, works, machine)
+    meter = Meter(plan, works, machine)
     written = (
-        _Meter(serving, {b: works[a] for a, b in zip(plan.units, serving.units, strict=True) if a in works}, machine)
+        Meter(serving, {b: works[a] for a, b in zip(plan.units, serving.units, strict=True) if a in works}, machine)
         if serving
         else meter
     )
     all_at_once, one_more = sizes(batch, sequence), sizes(batch, 1, sequence)
     weights = plan.elements()[1] * plan.element_bytes
-    optimizer = plan.elements()[1] * (OPTIMIZER_BYTES if plan.element_bytes < 4 else OPTIMIZER_BYTES - 4)
+    optimizer = plan.elements()[1] * optimizer_bytes(plan.element_bytes)
     memory = Memory(weights, weights, optimizer, meter.saved(all_at_once), meter.cached(all_at_once))
     return Estimate(
         tp=plan.tp,
@@ -135,14 +135,24 @@ def estimate(
     )
 
 
-class _Meter:
+def optimizer_bytes(element_bytes: int) -> int:
+    """Bytes that the optimizer keeps for an element of a weight: of float32 weights it needs no copy."""
+    return OPTIMIZER_BYTES if element_bytes < 4 else OPTIMIZER_BYTES - 4
+
+
+class Meter:
     """Sums over all units of a plan; a unit counts as often as it occurs."""
 
     def __init__(self, plan: Plan, works: Mapping[UnitPlan, Work], machine: Hardware) -> None:
         self.plan, self.works, self.machine = plan, works, machine
 
     def saved(self, values: dict[str, float]) -> float:
-        return sum(len(unit.instances) * work.number(work.saved, values) for unit, work in self.works.items())
+        return sum(len(unit.instances) * self.saved_by(unit, values) for unit in self.works)
+
+    def saved_by(self, unit: UnitPlan, values: dict[str, float]) -> float:
+        """Bytes that one instance of a unit keeps for the backward."""
+        work = self.works.get(unit)
+        return work.number(work.saved, values) if work is not None else 0.0
 
     def cached(self, values: dict[str, float]) -> float:
         return sum(len(unit.instances) * work.number(work.cached, values) for unit, work in self.works.items())
@@ -152,11 +162,20 @@ class _Meter:
         compute = read / (self.machine.memory_gbps * 1e9)
         communication = 0.0
         for unit in self.plan.units:
-            compute += len(unit.instances) * self._compute(unit, phase, values)
-            own = [c for c in unit.collectives if c.phase == phase]
-            communication += len(unit.instances) * sum(self._seconds(c, values) for c in own)
-        communication += sum(self._seconds(c, values) for c in self.plan.around if c.phase == phase)
+            own = self.time_of(unit, phase, values)
+            compute += len(unit.instances) * own.compute
+            communication += len(unit.instances) * own.communication
+        communication += self.time_around(phase, values)
         return Time(compute, communication)
+
+    def time_of(self, unit: UnitPlan, phase: str, values: dict[str, float]) -> Time:
+        """Time of one phase of one instance of a unit."""
+        own = (c for c in unit.collectives if c.phase == phase)
+        return Time(self._compute(unit, phase, values), sum(self._seconds(c, values) for c in own))
+
+    def time_around(self, phase: str, values: dict[str, float]) -> float:
+        """Seconds of what is sent where positions are cut and joined, in one phase."""
+        return sum(self._seconds(c, values) for c in self.plan.around if c.phase == phase)
 
     def _compute(self, unit: UnitPlan, phase: str, values: dict[str, float]) -> float:
         """The backward computes two gradients for each product, and reads the weights as often."""

@@ -45,11 +45,11 @@ class _Pretended(Ranks):
 
 @dataclass
 class _Recorder:
-    """`kinds` says of every unit that is cut which tensor of its call, and which of its result, is."""
+    """`kinds` says of every unit that is cut, by its path, which tensor of its call, and which of its result, is."""
 
     model: nn.Module
     tp: int
-    kinds: dict[int, tuple[int, frozenset[int]]]
+    kinds: dict[str, tuple[int, frozenset[int]]]
     begins: list[Unit] = field(default_factory=list)
     handed: list[tuple[Unit, _Pretended]] = field(default_factory=list)
     last: Unit | None = None
@@ -58,7 +58,7 @@ class _Recorder:
         """A unit's call: what is cut becomes whole, at no cost where the unit takes it cut."""
         self.last = unit
         site = call_site(unit.module(self.model), args, kwargs)
-        number = self.kinds[unit.shape][0] if unit.shape in self.kinds else None
+        number = self.kinds[unit.path][0] if unit.path in self.kinds else None
         tensors = []
         for i, tensor in enumerate(site.tensors):
             if i == number and isinstance(tensor, CutResult):
@@ -71,13 +71,13 @@ class _Recorder:
 
     def given(self, shape: int, result: Any) -> Any:
         """A unit's result, cut where the unit hands it on so."""
-        if shape not in self.kinds or self.last is None:
-            return result
         unit, ranks = self.last, _Pretended(self.tp)
+        if unit is None or unit.path not in self.kinds:
+            return result
         self.handed.append((unit, ranks))
         leaves, spec = pytree.tree_flatten(result)
         places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-        for number in self.kinds[shape][1]:
+        for number in self.kinds[unit.path][1]:
             leaves[places[number]] = cut_over_positions(leaves[places[number]], ranks)
         return pytree.tree_unflatten(leaves, spec)
 
@@ -87,17 +87,16 @@ def with_boundaries(
 ) -> Plan:
     """The plan with the collectives around units that are cut over positions: where the first one takes a whole value, and
     where somebody reads what one hands on."""
-    placed = {
-        shape: each for unit in plan.units if unit.sequence for shape, each in [_placed(found, plan, unit, rules)]
-    }
+    cut = [(unit, _placed(found, plan, unit, rules)) for unit in plan.units if unit.sequence]
+    placed = {path: each for unit, each in cut for path in unit.instances}
     if not placed:
         return replace(plan, around=())
     kinds = {}
-    for shape, (placement, _) in placed.items():
-        cut = placement.sequence
-        assert cut is not None
+    for path, (placement, _) in placed.items():
+        over = placement.sequence
+        assert over is not None
         (output,) = placement.typed.graph.find_nodes(op="output")
-        kinds[shape] = cut.number, frozenset(i for i, node in enumerate(output.args[0]) if node is cut.result)
+        kinds[path] = over.number, frozenset(i for i, node in enumerate(output.args[0]) if node is over.result)
     recorder = _Recorder(model, plan.tp, kinds)
     try:
         recording = record(model, found.units, *example, given=recorder.given, taken=recorder.taken)
@@ -112,13 +111,13 @@ def with_boundaries(
     return replace(plan, around=tuple(around))
 
 
-def _placed(found: Survey, plan: Plan, unit: UnitPlan, rules: tuple[Path, ...]) -> tuple[int, Placed]:
+def _placed(found: Survey, plan: Plan, unit: UnitPlan, rules: tuple[Path, ...]) -> Placed:
     machine, workload = hardware(plan.hardware, rules), Workload(plan.tokens, plan.element_bytes)
     shape = next(each.shape for each in found.units if each.path == unit.instances[0])
-    return shape, placed_as_planned(unit, found.traced[shape], machine, workload, rules, plan.tp)
+    return placed_as_planned(unit, found.traced[shape], machine, workload, rules, plan.tp)
 
 
-def _boundary(unit: Unit, placed: Mapping[int, Placed], kind: str, phase: str) -> CollectivePlan:
+def _boundary(unit: Unit, placed: Mapping[str, Placed], kind: str, phase: str) -> CollectivePlan:
     """One all-gather of what a unit takes or hands on; its node is the unit."""
-    placement, weigher = placed[unit.shape]
+    placement, weigher = placed[unit.path]
     return replace(collective_plan(weigher.of_positions(placement, kind, phase)), nodes=(unit.path,))

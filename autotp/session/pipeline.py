@@ -26,7 +26,7 @@ from ..planner.extend import extend_plan
 from ..planner.make import make_plan
 from ..planner.objective import objective_of
 from ..planner.plan import Plan, UnitPlan
-from ..planner.positions import whole_or_cut
+from ..planner.positions import best_positions
 from ..planner.settings import apply_settings
 from ..planner.survey import Example, Survey, survey
 from ..report.diff.data import Diff
@@ -111,7 +111,8 @@ class Session:
             cut = self._made(tp, True)
         except PlanError as error:
             return replace(whole, positions=f"positions stay whole: {error}")
-        return whole_or_cut(whole, cut, self.working, self.machine, self.workload, self.folders)
+        given = self.working, self.machine, self.workload, self.folders
+        return best_positions(whole, cut, *given, self.bounded)
 
     def _made(self, tp: int, sequence_parallel: bool) -> Plan:
         made = make_plan(

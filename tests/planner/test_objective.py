@@ -13,15 +13,18 @@ import pytest
 import autotp
 from autotp.errors import UnsoundPlanError, UsageError
 from autotp.huggingface import models
-from autotp.planner.choose import Choice, local_elements, placed
+from autotp.planner.choose import Choice, UnitProblem, local_elements, placed
 from autotp.planner.cost import Workload, hardware
 from autotp.planner.front import Front, fastest
 from autotp.planner.objective import WORKLOADS, Objective, UnitTime, objective_of
 from autotp.planner.plan import Plan
+from autotp.planner.select import LeastTime
+from autotp.planner.weigh import Weigher
 from autotp.session.calibrate import write_node
-from tests.families import FAMILIES
+from autotp.session.study import Study
+from tests.families import FAMILIES, MIXTURES
 from tests.planner.oracle import all_cuts
-from tests.planner.test_oracle import Block, blocks
+from tests.planner.test_oracle import blocks
 
 # Links so fast, and so slow, that other cuts are best; blocks of the tests' families are small.
 MACHINES = ("h100-nvlink-8", "cpu-gloo")
@@ -34,15 +37,15 @@ def objective(work: str, name: str = "h100-nvlink-8") -> Objective:
     return found
 
 
-def brute_force(block: Block, tp: int, time: UnitTime) -> list[tuple[int, float]]:
+def brute_force(problem: UnitProblem, weigher: Weigher, tp: int, time: UnitTime) -> list[tuple[int, float]]:
     """Elements and seconds of every combination that can be placed, of which none is better in both."""
     found = []
-    for cuts in all_cuts(block.problem, tp):
+    for cuts in all_cuts(problem, tp):
         try:
-            placement = placed(block.problem, cuts, block.weigher, backward=time.backward)
+            placement = placed(problem, cuts, weigher, backward=time.backward)
         except UnsoundPlanError:
             continue
-        found.append((local_elements(block.problem, cuts), sum(time.of(placement))))
+        found.append((local_elements(problem, cuts), sum(time.of(placement))))
     best: list[tuple[int, float]] = []
     seconds = float("inf")
     for elements, own in sorted(found):
@@ -58,7 +61,7 @@ def test_no_combination_is_faster_in_as_little_memory(name: str, work: str) -> N
     for block in blocks(name, 4):
         for machine in (FAST, *map(hardware, MACHINES)):
             time = UnitTime(block.problem, machine, objective(work))
-            expected = brute_force(block, 4, time)
+            expected = brute_force(block.problem, block.weigher, 4, time)
             front = Front(block.problem, 4, block.weigher, time)
             fastest_alone = front.fastest()
             assert fastest_alone is not None
@@ -112,6 +115,36 @@ def test_units_together_equal_brute_force() -> None:
             assert seconds == min(own for _, own in possible)
         else:
             assert elements == min(sums(chosen)[0] for chosen in every)
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("name", ["llama", "phi3", "gpt_neox", "mixtral", "falcon_grouped", "cohere"])
+def test_a_chain_of_units_equals_brute_force_at_every_bound_of_memory(name: str) -> None:
+    """Embedding, blocks and head: every combination of the combinations of each."""
+    config = (FAMILIES | MIXTURES)[name].config()
+    config.tie_word_embeddings = False
+    study = Study(config, objective="time")
+    problems, tp = study.found.problems, 4
+    assert len(problems) >= 3
+    for machine in (FAST, hardware("cpu-gloo")):
+        weighers = {shape: Weigher(problem.graph, machine, Workload()) for shape, problem in problems.items()}
+        wanted = objective("training")
+        free = LeastTime(study.module, study.found, weighers, tp, machine, wanted)
+        every = [
+            [
+                (free.units[shape] * elements, free.units[shape] * seconds)
+                for elements, seconds in brute_force(problem, weighers[shape], tp, UnitTime(problem, machine, wanted))
+            ]
+            for shape, problem in problems.items()
+        ]
+        sums = sorted(tuple(map(sum, zip(*ways, strict=True))) for ways in itertools.product(*every))
+        outside = wanted.most_bytes / wanted.bytes_of_element - free.most
+        for most in sorted({elements for elements, _ in sums})[:: max(len(sums) // 12, 1)]:
+            bound = replace(wanted, most_bytes=(most + outside + 0.5) * wanted.bytes_of_element)
+            chosen = LeastTime(study.module, study.found, weighers, tp, machine, bound)(problems)
+            assert sum(free.units[shape] * choice.elements for shape, choice in chosen.items()) <= most
+            seconds = sum(free.units[shape] * choice.seconds for shape, choice in chosen.items())
+            assert seconds == pytest.approx(min(own for elements, own in sums if elements <= most), rel=1e-9)
 
 
 def planned(**wishes: object) -> Plan:
