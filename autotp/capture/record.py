@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -24,7 +25,7 @@ from .contract.observer import Observer
 from .functions import FunctionRules, opaque_functions
 from .grouped import GroupedProducts
 from .instances import opened
-from .later import Later
+from .later import Later, pairs
 from .opaque import copy_opaque, tensors_of
 from .recorded import (
     Recording,
@@ -119,6 +120,7 @@ class _Recorder:
         self.fakes: dict[int, torch.Tensor] = {}
         self.owners: dict[int, str] = {}
         self.read: dict[int, torch.Tensor] = {}  # by identity; kept alive, so that no identity is used again
+        self.observer: Observer | None = None  # while it watches
         self.dense, self.model = model, self._twin(model, units)
 
     def _twin(self, model: nn.Module, units: Sequence[Unit]) -> nn.Module:
@@ -134,7 +136,7 @@ class _Recorder:
                 # What the outer Python finds inside (a device, a dtype) is what the first one has; modules it may count.
                 known = first[unit.shape]
                 twin.__dict__ |= {"_parameters": known._parameters.copy(), "_buffers": known._buffers.copy()}
-                twin.__dict__["_modules"] = Later(lambda: clone(known)._modules)
+                twin.__dict__["_modules"] = Later(partial(self._inside_of, unit, module, known))
             else:
                 twin = first[unit.shape] = clone(module, self._fake)
                 paths[unit.shape] = unit.path
@@ -145,6 +147,19 @@ class _Recorder:
             return twin
 
         return clone(model, self._fake, unit_twin)
+
+    def _inside_of(self, unit: Unit, module: nn.Module, first: nn.Module) -> Mapping[str, nn.Module | None]:
+        """Copies of the modules in a unit, with the tensors of the first one of its shape, observed as all others are."""
+        tensors = (
+            zip(each(module, remove_duplicate=False), each(first, remove_duplicate=False), strict=True)
+            for each in (nn.Module.named_parameters, nn.Module.named_buffers)
+        )
+        held = {id(own): other for both in tensors for (_, own), (_, other) in both}
+        twin = clone(module, lambda tensor: held[id(tensor)] if id(tensor) in held else self._fake(tensor))
+        for path, part, own in pairs(twin, module):
+            if path and self.observer is not None:
+                self.observer.came(f"{unit.path}.{path}", part, own)
+        return twin._modules
 
     def _watch(self, twin: nn.Module, unit: Unit) -> None:
         original = type(twin).forward
@@ -255,8 +270,12 @@ class _Recorder:
         observer = Observer(self.model, self.dense, frozenset(), Modes())  # what the run writes is put back
         with torch.enable_grad(), opaque, mode, GroupedProducts(), Outside(), observer.watching(lenient=True):
             observer.begin(pytree.tree_leaves((args, dict(kwargs))))
-            with suppress(_EnoughCalled):
-                self.recording.result = observer.run(self.model, *fake_args, **fake_kwargs)
+            self.observer = observer
+            try:
+                with suppress(_EnoughCalled):
+                    self.recording.result = observer.run(self.model, *fake_args, **fake_kwargs)
+            finally:
+                self.observer = None
         # Whatever class holds them: the caller reads what a model returns.
         self._note_read(tensors_of(self.recording.result))
         for (shape, *_), result in self.results.items():

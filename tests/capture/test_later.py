@@ -113,3 +113,31 @@ def test_a_model_that_looks_into_its_blocks_is_exact() -> None:
     assert len(block.instances) == DEPTH
     assert {p.placement for p in block.parameters} == {"column", "row", "replicated"}
     verify(model, tp=2, example=example).raise_for_failure()
+
+
+class Noting(Stack):
+    """Its own Python writes into what its blocks keep, at several depths."""
+
+    def __init__(self) -> None:
+        super().__init__(False)
+        for block in self.blocks:
+            block.notes, block.up.notes, block.down.table = [], [], {"calls": [0]}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            block.notes.append(len(x))
+            block.up.notes.append(len(x))
+            block.down.table["calls"].append(len(x))
+            block.down.was_called = True
+        return super().forward(x)
+
+
+def test_what_a_recorded_run_writes_into_blocks_is_put_back() -> None:
+    model = Noting()
+    recording = record(model, find_units(model), (torch.randn(2, 3, WIDTH),), {})
+    assert len(recording.called) == DEPTH
+    for block in model.blocks:
+        assert block.notes == []
+        assert block.up.notes == []
+        assert block.down.table == {"calls": [0]}
+        assert not hasattr(block.down, "was_called")

@@ -40,12 +40,17 @@ class Notes:
         # Lists and the like in which parameters of the unit have others in their place.
         self.held: frozenset[int] = frozenset()
         for path, part, own in pairs(twin, live):
-            source = self._part_source(path)
-            self.known[id(part)] = part, source
-            self.parts[id(part)] = own, path
-            self.twins[id(own)] = part
-            self.snapshots.take(part, source.__str__)
-            self.snapshots.take_class(type(part), source.__str__)
+            self.add_part(path, part, own)
+
+    def add_part(self, path: str, part: nn.Module, own: nn.Module) -> Source:
+        """A module stands for one of the unit's from now on."""
+        source = self._part_source(path)
+        self.known[id(part)] = part, source
+        self.parts[id(part)] = own, path
+        self.twins[id(own)] = part
+        self.snapshots.take(part, source.__str__)
+        self.snapshots.take_class(type(part), source.__str__)
+        return source
 
     def _part_source(self, path: str) -> Source:
         source = self.root

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 import numpy
 import torch
+from torch import nn
 
 from ...errors import TraceError
 from .frames import Tracing
@@ -79,6 +80,12 @@ class Observer(Instructions):
             self.note(self.fixed(each), "probe", code_of)
         if own:
             self.note(self.fixed(kind), "probe", lineage)
+
+    def came(self, path: str, part: nn.Module, own: nn.Module) -> None:
+        """A module is there that was not when it began, in the place of one of the unit's."""
+        source = self.add_part(path, part, own)
+        if not self.watch.add_class(type(part)):
+            self._read_all(own, source)
 
     def told(self, kind: type) -> None:
         """The traced code gets the class of an object of the call, and may read what that has."""
