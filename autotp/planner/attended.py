@@ -87,5 +87,5 @@ def factors(fact: Fact) -> tuple[torch.fx.Node, ...]:
 
 
 def _is_added(fact: Fact) -> bool:
-    """Returns if a product is zero only where its first operand is."""
-    return bool(fact.zeros) and all(0 in group for group in fact.zeros)
+    """Returns if the first of three operands is added to the product of the others: zero where it and one of them are."""
+    return set(fact.zeros) == {frozenset({0, 1}), frozenset({0, 2})}

@@ -65,8 +65,11 @@ class Work:
 
     @staticmethod
     def number(formula: sympy.Expr, values: dict[str, float]) -> float:
-        """A formula at some sizes."""
-        return float(formula.xreplace({symbol: values[symbol.name] for symbol in formula.free_symbols}))
+        """A formula at some sizes; at the largest of them if it divides by what is nothing at these."""
+        try:
+            return float(formula.xreplace({symbol: values[symbol.name] for symbol in formula.free_symbols}))
+        except ZeroDivisionError:
+            return float(formula.xreplace(dict.fromkeys(formula.free_symbols, max(values.values()))))
 
 
 def work_of(
@@ -253,12 +256,14 @@ class Counter:
             if node.target is call_opaque and isinstance(value, (list, tuple)):
                 passing = axes_of_dims(self.facts[node].passing)
                 for operand in self.facts[node].operands[: len(value)]:
-                    yield self._bytes(operand) / self._size_along(operand, passing)
+                    yield self._bytes_without(operand, passing) if passing else self._bytes(operand)
 
-    def _size_along(self, node: torch.fx.Node, axes: set[Axis]) -> sympy.Expr:
-        """The size of a value along the dims that are of some axes."""
-        dims = zip(node.meta["val"].shape, self.facts[node].dims, strict=True)
-        return sympy.Mul(*(self._size(size) for size, term in dims if set(axes_of(term)) & axes))
+    def _bytes_without(self, node: torch.fx.Node, axes: set[Axis]) -> sympy.Expr:
+        """Bytes of a value on this rank at one place of the dims that are of some axes."""
+        dims = self.facts[node].dims
+        sizes = zip(node.meta["val"].shape, dims, strict=True)
+        elements = sympy.Mul(*(self._size(size) for size, term in sizes if not set(axes_of(term)) & axes))
+        return elements * sympy.Rational(share_of(self.flow, node, dims)) * self._element_bytes(node)
 
     def _counts(self, node: torch.fx.Node) -> bool:
         """Returns if a value that is kept is this unit's: no parameter, constant or input that all units share."""

@@ -218,12 +218,13 @@ def test_views_are_the_dense_models(run: Callable[[Any], Any], tp: int) -> None:
 def _order_of_trained(net: Any) -> bool:
     p, _ = two(net)
     last, gone = p[2:4], torch.ones(1)
-    trained.clear()
+    trained.pop(id(last), None)
     trained[id(last)] = weakref.ref(gone)  # what had this identity before
     del gone
     kept = nn.Parameter(p[:2])
     last._is_param = True
-    return list(trained)[-2:] == [id(kept), id(last)]
+    # The other rank, a thread here, has views of its own among them.
+    return [each for each in list(trained) if each in (id(kept), id(last))] == [id(kept), id(last)]
 
 
 def _found_gone_in_two_threads(net: Any) -> bool:
