@@ -28,12 +28,16 @@ class Later(OrderedDict[str, nn.Module | None]):
             OrderedDict.update(self, make())
 
 
+# What gives a new dict of the same class, which would take what it is given for what makes it: it gives a plain one.
+_COPIES = frozenset({"__or__", "__ror__", "copy"})
+
+
 def _asking(name: str) -> Any:
     plain = getattr(OrderedDict, name)
 
     def method(self: Later, *args: Any, **kwargs: Any) -> Any:
         self.made()
-        return plain(self, *args, **kwargs)
+        return plain(OrderedDict(self.items()) if name in _COPIES else self, *args, **kwargs)
 
     method.__name__ = name
     return method
@@ -41,8 +45,8 @@ def _asking(name: str) -> Any:
 
 # All that a dict answers by what it holds, or changes.
 for _name in (
-    "__contains__ __delitem__ __eq__ __getitem__ __iter__ __len__ __ne__ __or__ __reduce__ __repr__ __reversed__ __setitem__"
-    " clear copy get items keys move_to_end pop popitem setdefault update values"
+    "__contains__ __delitem__ __eq__ __getitem__ __ior__ __iter__ __len__ __ne__ __or__ __reduce__ __repr__ __reversed__ __ror__"
+    " __setitem__ clear copy get items keys move_to_end pop popitem setdefault update values"
 ).split():
     setattr(Later, _name, _asking(_name))
 

@@ -46,8 +46,8 @@ def best_positions(
 
     for plan in (whole, cut):
         made[plan] = estimated(plan)
-    others = made[whole].memory.training
-    chosen = _chosen(whole, cut, works, machine, workload, found, room - others)
+    more = room - made[whole].memory.training
+    chosen = _chosen(whole, cut, works, machine, workload, found, more)
     if chosen is not None:
         mixed = bounded(_mixed(whole, cut, chosen))
         made[mixed] = estimated(mixed)

@@ -68,6 +68,10 @@ def filled() -> Later:
         lambda held: held == {},
         lambda held: held.update(c=None),
         lambda held: {**held},
+        lambda held: held.__ior__({"c": None}),
+        lambda held: {} | held,
+        lambda held: held | {},
+        lambda held: held.copy()["a"],
     ],
 )
 def test_every_question_makes_them(ask) -> None:  # type: ignore[no-untyped-def]
