@@ -13,7 +13,7 @@ import functools
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -22,11 +22,12 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from ..axes.function import FunctionRule, Part
-from ..errors import TraceError
+from ..axes.function import FunctionRule
 from ..outside.methods import function_of
 from .calls import check_shapes
 from .contract.values import is_cut
+from .function_shapes import Shapes, argument_names
+from .later import pairs
 from .owners import package_of
 
 # What is done instead of calling: (name of the operator rule, function, function for the result's shapes, args, kwargs).
@@ -59,12 +60,7 @@ def opaque_functions(call: Call, module: nn.Module, rules: FunctionRules) -> Ite
     """While it lasts, `call` is called in this thread in place of every opaque function: those of every table, those with a
     rule that the code of a module knows, and those with a derivative of their own."""
     with _own_derivatives(call, rules):
-        replaced = [
-            (table.functions, name, function, _replacement(call, function, *own))
-            for table in (*_tables, *_namespaces(module, rules))
-            for name, function in list(table.functions.items())
-            if (own := table.opaque(function)) is not None
-        ]
+        replaced = list(_replaced(call, (*_tables, *_namespaces(module, rules), *_attributes(module, rules))))
         added = [
             (table.functions, name, _in_this_thread(*pair))
             for table in _tables
@@ -82,6 +78,24 @@ def opaque_functions(call: Call, module: nn.Module, rules: FunctionRules) -> Ite
                 _put_back(functions, name, function)
             for functions, name, _ in added:
                 functions.pop(name, None)
+
+
+def only_shapes(rule: str, function: Any, fake: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What is done with an opaque function on fake tensors that nobody traces."""
+    return fake(*args, **kwargs)
+
+
+def replace_attributes(call: Call, module: nn.Module, rules: FunctionRules) -> None:
+    """Let `call` be called, from now on, in place of the functions with a rule that the modules in a copy hold themselves."""
+    for functions, name, _, replacement in _replaced(call, _attributes(module, rules)):
+        functions[name] = replacement
+
+
+def _replaced(call: Call, tables: Iterable[FunctionTable]) -> Iterator[tuple[Any, str, Any, Callable[..., Any]]]:
+    for table in tables:
+        for name, function in list(table.functions.items()):
+            if (own := table.opaque(function)) is not None:
+                yield table.functions, name, function, _replacement(call, function, *own)
 
 
 def _put_back(functions: MutableMapping[str, Any], name: str, function: Any) -> None:
@@ -114,19 +128,27 @@ def _replacement(call: Call, function: Callable[..., Any], rule: str, fake: Call
     return opaque
 
 
-def _namespaces(module: nn.Module, rules: FunctionRules) -> Sequence[FunctionTable]:
-    """The namespaces of the Python modules in which a module's classes are written, and the attributes of its parts."""
+def _namespaces(module: nn.Module, rules: FunctionRules) -> list[FunctionTable]:
+    """The namespaces of the Python modules in which a module's classes are written."""
+    kinds = {type(part) for _, part, _ in pairs(module, module)} if rules else set()
+    names = {kind.__module__ for each in kinds for kind in each.__mro__}
+    known = _known(rules)
+    return [FunctionTable(vars(sys.modules[name]), known) for name in sorted(names) if name in sys.modules]
 
+
+def _attributes(module: nn.Module, rules: FunctionRules) -> list[FunctionTable]:
+    """The attributes of the modules in a module that are made (see `later`)."""
+    known = _known(rules)
+    return [FunctionTable(vars(part), known) for _, part, _ in pairs(module, module)] if rules else []
+
+
+def _known(rules: FunctionRules) -> Callable[[Any], tuple[str, Callable[..., Any]] | None]:
     def known(function: Any) -> tuple[str, Callable[..., Any]] | None:
         inner = function.func if isinstance(function, functools.partial) else function
         rule = rule_of(inner, rules)
-        return None if rule is None else (f"function.{inner.__name__}", _Shapes(rule, inner))
+        return None if rule is None else (f"function.{inner.__name__}", Shapes(rule, inner))
 
-    if not rules:
-        return []
-    names = {kind.__module__ for part in module.modules() for kind in type(part).__mro__}
-    spaces = [vars(sys.modules[name]) for name in sorted(names) if name in sys.modules]
-    return [FunctionTable(space, known) for space in (*spaces, *map(vars, module.modules()))]
+    return known
 
 
 def rule_of(function: Any, rules: FunctionRules) -> FunctionRule | None:
@@ -184,74 +206,6 @@ def derivative_of(function: Any) -> type | None:
 def applying(kind: type) -> Callable[..., Any]:
     """A function that applies a `torch.autograd.Function`, as those that traces make."""
     return _function_of(kind, function_of(torch.autograd.Function.__dict__["apply"]))
-
-
-@dataclass(frozen=True)
-class _Shapes:
-    """What a function with a rule returns, as fake tensors.
-
-    Which results there are, their types and the order of their strides are found by running it once on fake tensors of
-    fixed sizes (a kernel's reference in its place, where it has one); their sizes are those of the rule's letters.
-    """
-
-    rule: FunctionRule
-    function: Callable[..., Any]
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        fixed_args, fixed_kwargs = pytree.tree_map_only(torch.Tensor, _fixed, (args, kwargs))
-        results, spec = pytree.tree_flatten(inspect.unwrap(self.function)(*fixed_args, **fixed_kwargs))
-        sizes = self._sizes(args, kwargs)
-        device = next(leaf.device for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor))
-        parts = iter(self.rule.results)
-        shaped = [
-            _like(leaf, next(parts), sizes, device) if isinstance(leaf, torch.Tensor) else leaf for leaf in results
-        ]
-        return pytree.tree_unflatten(shaped, spec)
-
-    def _sizes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[Part, Any]:
-        """The size of every part of a dim that a tensor of the call has; equal letters are equal from here on."""
-        sizes: dict[Part, Any] = {}
-        leaves = pytree.tree_flatten_with_path((args, kwargs))[0]
-        names = argument_names(self.function, [path for path, _ in leaves])
-        for name, (_, value) in zip(names, leaves, strict=True):
-            own = self.rule.arguments.get(name, ())
-            for part, size in zip(own, value.shape if isinstance(value, torch.Tensor) else (), strict=False):
-                # Comparing two sizes makes their being equal a condition of the trace.
-                if sizes.setdefault(part, size) != size and sizes[part] == 1:
-                    sizes[part] = size
-        return sizes
-
-
-def _fixed(tensor: torch.Tensor) -> torch.Tensor:
-    sizes = [size if isinstance(size, int) else int(size.node.hint) for size in tensor.shape]
-    return torch.empty(sizes, dtype=tensor.dtype, device=tensor.device)
-
-
-def _like(result: torch.Tensor, parts: Sequence[Part], sizes: Mapping[Part, Any], device: torch.device) -> torch.Tensor:
-    """A result with the sizes that its letters have in the call, in the order of its strides."""
-    if len(parts) != result.dim():
-        raise TraceError(f"the rule of a function gives a result of {len(parts)} dims where it has {result.dim()}")
-    shape = [sizes.get(part, size) for part, size in zip(parts, result.shape, strict=True)]
-    order = sorted(range(len(shape)), key=result.stride, reverse=True)
-    made = torch.empty([shape[dim] for dim in order], dtype=result.dtype, device=device)
-    return made.permute([order.index(dim) for dim in range(len(shape))])
-
-
-def argument_names(function: Callable[..., Any], paths: Sequence[Any]) -> tuple[str, ...]:
-    """The names of the leaves of a call's (args, kwargs): a parameter's name, and where in the argument the leaf is."""
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        parameters = []
-    named = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-
-    def name(path: Any) -> str:
-        (kind, argument), rest = path[:2], path[2:]
-        if kind.idx == 1:
-            return str(argument.key) + pytree.keystr(rest)
-        return (named[argument.idx] if argument.idx < len(named) else f"*{argument.idx}") + pytree.keystr(rest)
-
-    return tuple(map(name, paths))
 
 
 class OpaqueFunction:

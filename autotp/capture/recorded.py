@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -26,8 +26,8 @@ Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 class Recording:
     """The first call of every unit shape, and of units (by path) that are called with other sizes than the first of their shape;
     parameters that the outer Python uses by itself, and which tensors of a unit's result (by their number) nobody reads; why a
-    unit shape could not run; whether it all ran on fakes, and why conditions were guessed; the model's result. A shape that was
-    renamed has an origin."""
+    unit shape could not run; whether it all ran on fakes, and why conditions were guessed; what those first calls gave, and the
+    model. A shape that was renamed has an origin."""
 
     calls: dict[int, Arguments] = field(default_factory=dict)
     resized: dict[str, Arguments] = field(default_factory=dict)
@@ -38,7 +38,19 @@ class Recording:
     failed: dict[int, str] = field(default_factory=dict)
     on_fakes: bool = True
     guessed: str = ""
+    results: dict[int, Any] = field(default_factory=dict)
     result: Any = None
+
+    def result_of(self, shape: int, leaves: Sequence[Any]) -> Any:
+        """What a unit gave, as new fake tensors of numbers as sizes, if its call had these leaves; else None."""
+        if shape not in self.results or _numbers(pytree.tree_leaves(self.calls[shape])) != _numbers(leaves):
+            return None
+
+        def another(tensor: torch.Tensor) -> torch.Tensor:
+            wanted = tensor.requires_grad and torch.is_grad_enabled()
+            return torch.empty(_sizes(tensor), dtype=tensor.dtype, device=tensor.device).requires_grad_(wanted)
+
+        return pytree.tree_map_only(torch.Tensor, another, self.results[shape])
 
     def call_of(self, unit: Unit) -> Arguments:
         """The first call of a unit, or one of the same sizes."""
@@ -65,10 +77,22 @@ class Recording:
         self.unread = other.unread | self.unread | {shape: self.unread[shape] & other.unread[shape] for shape in both}
 
 
-def sizes_of(leaves: Iterable[Any], names: Iterable[str]) -> Sizes:
-    """What tells a call from one that gives something else: its leaves' sizes, and the names of its keyword arguments."""
+def sizes_of(leaves: Iterable[Any], names: Iterable[str], places: Callable[[], tuple[int, ...]] = tuple) -> Sizes:
+    """What tells a call from one that gives something else: its leaves' sizes, and the names of its keyword arguments. A number
+    that says which one of its siblings a unit is, one of `places`, is the same for all of them."""
     sized = [leaf.shape if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    known = places() if any(type(leaf) is int for leaf in sized) else ()
+    sized = [f"place {known.index(leaf)}" if type(leaf) is int and leaf in known else leaf for leaf in sized]
     return *names, *(str(leaf) for leaf in sized if isinstance(leaf, (torch.Size, *CONSTANTS)))
+
+
+def _sizes(tensor: torch.Tensor) -> list[int]:
+    return [size if isinstance(size, int) else int(size.node.hint) for size in tensor.shape]
+
+
+def _numbers(leaves: Iterable[Any]) -> list[Any]:
+    """What a call is given, with numbers as sizes."""
+    return [_sizes(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
 
 
 def as_it_is_now(args: Any, kwargs: Any) -> Arguments:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import re
 import types
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +14,8 @@ import torch
 from torch import nn
 
 from .contract.source import is_a
+
+_NUMBER = re.compile(r"\b\d+\b")  # in a path: which element of a list
 
 
 @dataclass(frozen=True)
@@ -45,10 +48,18 @@ def find_units(model: nn.Module, split: frozenset[str] = frozenset()) -> tuple[U
     block_paths = {path for group in blocks for path in group}
     shapes = _Shapes(model)
     units = {unit.path: unit for group in blocks for unit in shapes.classify(group)}
-    for path in _others(model, "", block_paths, split):
-        units[path] = shapes.classify([path])[0]
+    for group in _alike(_others(model, "", block_paths, split)):
+        units |= {unit.path: unit for unit in shapes.classify(group)}
     order = {path: i for i, (path, _) in enumerate(model.named_modules())}  # a module with two names has the first
     return tuple(sorted((unit for path, unit in units.items() if path in order), key=lambda unit: order[unit.path]))
+
+
+def _alike(paths: Iterable[str]) -> Iterable[list[str]]:
+    """Paths that differ in numbers only: the same part of several elements of a list, say of blocks that are taken apart."""
+    groups: dict[str, list[str]] = {}
+    for path in paths:
+        groups.setdefault(_NUMBER.sub("*", path), []).append(path)
+    return groups.values()
 
 
 def has_matrix(module: nn.Module) -> bool:
@@ -146,7 +157,7 @@ class _Shapes:
 
     def classify(self, siblings: Sequence[str]) -> list[Unit]:
         described = [_describe(self.model.get_submodule(path)) for path in siblings]
-        positions = _positions(described)
+        positions = _positions(described, _places(siblings))
         units = []
         for path, facts in zip(siblings, described, strict=True):
             key = tuple((name, value) for name, value in facts.items() if name not in positions)
@@ -155,14 +166,30 @@ class _Shapes:
         return [unit if len(siblings) > 1 else replace(unit, positions=()) for unit in units]
 
 
-def _positions(described: Sequence[Mapping[tuple[str, str], Any]]) -> set[tuple[str, str]]:
+def _places(siblings: Sequence[str]) -> Sequence[int]:
+    """Where each of the siblings is: the number in its path, if they differ in one."""
+    columns = zip(*([int(number) for number in _NUMBER.findall(path)] for path in siblings), strict=False)
+    differing = [column for column in columns if len(set(column)) > 1]
+    return differing[0] if len(differing) == 1 else range(len(siblings))
+
+
+def _positions(described: Sequence[Mapping[tuple[str, str], Any]], places: Sequence[int]) -> set[tuple[str, str]]:
     """Integer attributes that differ between the siblings that have them exactly as these siblings' places do."""
     found = set()
     for name in {name for facts in described for name in facts}:
-        values = [(i, facts[name]) for i, facts in enumerate(described) if name in facts]
-        if len(values) > 1 and all(type(value) is int for _, value in values) and len({v - i for i, v in values}) == 1:
+        values = [(place, facts[name]) for place, facts in zip(places, described, strict=True) if name in facts]
+        if len(values) > 1 and all(type(value) is int for _, value in values) and _are_in_step(values):
             found.add(name)
     return found
+
+
+def _are_in_step(values: Sequence[tuple[int, int]]) -> bool:
+    """Returns if numbers grow as places do, or by more at each, as those of blocks that have several: of two numbers by one."""
+    (place, first), (other, second) = values[0], values[-1]
+    step, rest = divmod(second - first, other - place) if other != place else (0, 0)
+    if rest or step < 1 or (len(values) == 2 and step > 1):
+        return False
+    return all(value - first == step * (at - place) for at, value in values)
 
 
 def _describe(module: nn.Module) -> dict[tuple[str, str], Any]:
@@ -171,13 +198,13 @@ def _describe(module: nn.Module) -> dict[tuple[str, str], Any]:
     Which of them are one object counts, which object that is does not: what is read from objects is guarded.
     """
     facts: dict[tuple[str, str], Any] = {}
-    describe = _Description(module)
-    for path, part in module.named_modules():
+    parts = dict(module.named_modules())
+    describe = _Description(parts)
+    for path, part in parts.items():
         facts[path, ""] = type(part)
         for name, value in vars(part).items():
-            if name.startswith("_") and name in _MODULE_INTERNALS:
-                continue
-            facts[path, name] = describe(value)
+            if name not in _MODULE_INTERNALS:
+                facts[path, name] = describe(value)
         for name, tensor in (*part._parameters.items(), *part._buffers.items()):
             facts[path, name] = describe(tensor)
     return facts
@@ -186,15 +213,18 @@ def _describe(module: nn.Module) -> dict[tuple[str, str], Any]:
 _MODULE_INTERNALS = frozenset(vars(nn.Module())) - {"training"}
 
 
+_PLAIN = frozenset({type(None), bool, int, float, str})
+
+
 class _Description:
     """Describes values; objects that it meets again are known by the number that they got first."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, parts: Mapping[str, nn.Module]) -> None:
         self.numbers: dict[int, int] = {}
-        self.parts = {id(part): path for path, part in module.named_modules()}
+        self.parts = {id(part): path for path, part in parts.items()}
 
     def __call__(self, value: Any, depth: int = 3) -> Any:
-        if value is None or is_a(value, (bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size)):
+        if type(value) in _PLAIN or is_a(value, (bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size)):
             return value
         if is_a(value, torch.Tensor):
             return ("tensor", tuple(value.shape), value.dtype, self._number(value))

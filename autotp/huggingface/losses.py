@@ -51,7 +51,7 @@ def reading_of_logits(model: nn.Module, found: Survey) -> str:
         return result
 
     try:
-        record(model, found.units, (), {**inputs, "labels": labels}, given=cut)
+        record(model, found.units, (), {**inputs, "labels": labels}, given=cut, like=found.recorded)
     except TraceError:
         return ""
     return _sentence(seen)

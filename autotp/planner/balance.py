@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..placement.place import Placement
+from .counter import Counter
 from .weigh import Weigher
-from .work import Counter
 
 # A backward computes two products for each of a forward.
 STEP = 3

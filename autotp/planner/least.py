@@ -16,8 +16,8 @@ from ..placement.typed import cut_in, factors_in
 from .attended import attended, unrepeated
 from .choose import UnitProblem
 from .combinations import elements_of
+from .counter import Counter
 from .weigh import Weigher
-from .work import Counter
 
 
 class Least:
@@ -27,14 +27,14 @@ class Least:
     def __init__(self, problem: UnitProblem, weighers: Sequence[Weigher]) -> None:
         self.typing, self.weighers = problem.typing, weighers
         whole = LeastCounter(problem.typing, {}, weighers[0])
-        counted = (node for node in whole.nodes if whole.flops(node) != 0 or whole.attended_by(node) != 0)
+        counted = (node for node in whole.nodes if whole.flops(node) != 0 or whole.reread_by(node) != 0)
         self.products = [(node, self._axes(node)) for node in counted]
         weights = (self.typing.dims(weight) for weight in whole.weights())
         self.weights = [(dims, frozenset(axes_of_dims(dims))) for dims in weights]
         self.known: dict[tuple[object, tuple[tuple[Axis, Cut], ...]], list[tuple[float, float]]] = {}
 
     def work(self, cuts: Cuts) -> list[tuple[float, float]]:
-        """At each workload operations at least, and elements of the keys and values that attention reads."""
+        """At each workload operations at least, and elements of what writing one more token reads of all before it."""
         found = [self._of(node, self._within(axes, cuts)) for node, axes in self.products]
         return [
             (sum(flops), sum(read)) for flops, read in (zip(*each, strict=True) for each in zip(*found, strict=True))
@@ -58,7 +58,7 @@ class Least:
         key = node, cuts
         if key not in self.known:
             counter = LeastCounter(self.typing, dict(cuts), self.weighers[0])
-            flops, read = counter.flops(node), counter.attended_by(node)
+            flops, read = counter.flops(node), counter.reread_by(node)
             self.known[key] = [(w.sizing.number(flops), w.sizing.number(read)) for w in self.weighers]
         return self.known[key]
 

@@ -17,10 +17,10 @@ from ..placement.place import Placement
 from .balance import STEP
 from .choose import UnitProblem
 from .cost import Hardware, Workload
+from .counter import Counter
 from .estimate import GIB, OPTIMIZER_BYTES
 from .least import Least
 from .weigh import Weigher
-from .work import Counter
 
 OBJECTIVES = ("balanced", "memory", "time")
 LEAST_MEMORY = "least memory: what no chain cuts is cut alone, and gathered where it is made"
@@ -111,28 +111,28 @@ class UnitTime:
         """What some cuts cannot be faster than, wherever their collectives are: every rank computes and reads its parts."""
         found, read = self.at_least.work(cuts), self.at_least.read(cuts) * self.each
         return sum(
-            phase.times * (_passes(phase) * self.machine.computing(flops, 0.0, read) + self._cached(phase, attended))
-            for phase, (flops, attended) in zip(self.weighers, found, strict=True)
+            phase.times * (_passes(phase) * self.machine.computing(flops, 0.0, read) + self._cached(phase, reread))
+            for phase, (flops, reread) in zip(self.weighers, found, strict=True)
         )
 
-    def _cached(self, phase: Phase, attended: float) -> float:
+    def _cached(self, phase: Phase, reread: float) -> float:
         """Seconds of reading so many elements of a cache, where a phase has one."""
-        return attended * self.each / (self.machine.memory_gbps * 1e9) if phase.keys is not None else 0.0
+        return reread * self.each / (self.machine.memory_gbps * 1e9) if phase.keys is not None else 0.0
 
     def of(self, placement: Placement) -> tuple[float, float]:
         """Seconds of all phases under a placement: of computing, and of all collectives."""
         counter = Counter(placement, next(iter(self.weighers.values())))
-        work = counter.all_flops(), counter.beyond(), counter.attended(), counter.read()
+        work = counter.all_flops(), counter.beyond(), counter.reread(), counter.read()
         each = [(phase.times, *self._of_phase(phase, placement, *work)) for phase in self.objective.phases]
         return math.fsum(n * own for n, own, _ in each), math.fsum(n * own for n, _, own in each)
 
     def _of_phase(
-        self, phase: Phase, placement: Placement, flops: sympy.Expr, waits: sympy.Expr, attended: sympy.Expr, read: int
+        self, phase: Phase, placement: Placement, flops: sympy.Expr, waits: sympy.Expr, reread: sympy.Expr, read: int
     ) -> tuple[float, float]:
         weigher, machine = self.weighers[phase], self.machine
         number = weigher.sizing.number
         computing = machine.computing(number(flops), number(waits), read * self.each)
-        cached = self._cached(phase, number(attended))
+        cached = self._cached(phase, number(reread))
         collectives = [c for c in weigher.collectives(placement) if phase.backward or c.phase == "forward"]
         return _passes(phase) * computing + cached, math.fsum(c.seconds for c in collectives)
 

@@ -25,9 +25,10 @@ from ..capture.traced import Traced
 from ..chains.match import weights_of
 from ..placement.place import Placement
 from .cost import Hardware, Workload
+from .counter import Counter
 from .plan import ParameterPlan, UnitPlan
 from .weigh import Weigher
-from .work import Counter, Work, placed_as_planned
+from .work import Work, counted, placed_as_planned
 
 
 def least_work(plan: UnitPlan, traced: Traced, machine: Hardware, workload: Workload, rules: tuple[Path, ...]) -> Work:
@@ -37,7 +38,7 @@ def least_work(plan: UnitPlan, traced: Traced, machine: Hardware, workload: Work
     placement, weigher = placed_as_planned(alone, traced, machine, workload, rules, 1)
     counter = _Shares(placement, weigher, {parameter.name: parameter for parameter in plan.parameters})
     part = sum(p.local_elements for p in plan.parameters) / max(sum(p.elements for p in plan.parameters), 1)
-    work = counter.work()
+    work = counted(counter)
     kept = sympy.Float(part)
     return replace(work, read=counter.read_locally(), saved=work.saved * kept, cached=work.cached * kept)
 

@@ -20,8 +20,8 @@ from ..axes.infer import infer
 from ..axes.rules import function_rules, operator_rules
 from ..axes.term import Pin, pin
 from ..capture.capturing import capturing
+from ..capture.contract.alike import Alike
 from ..capture.contract.memo import left_alone
-from ..capture.contract.source import Source
 from ..capture.record import record
 from ..capture.recorded import Recording
 from ..capture.trace import trace
@@ -59,6 +59,7 @@ class Survey:
     failures: dict[str, str] = field(default_factory=dict)
     objective: str = "balanced"
     sizes: str = ""
+    recorded: Recording | None = None
     seconds: dict[str, float] = field(default_factory=lambda: {"capture": 0.0, "inference": 0.0})
 
 
@@ -139,6 +140,7 @@ class _Surveyor:
         with self._timed("capture"):
             recordings = self._recordings()
         self.broken = recordings[0].failed.keys()
+        self.result.recorded = recordings[0]
         failed: dict[str, str] = {}
         done: set[int] = set()
         for unit in units:
@@ -178,11 +180,11 @@ class _Surveyor:
     def _tell_apart(self, unit: Unit, waiting: Sequence[Unit], recordings: Sequence[Recording]) -> list[Unit]:
         """The units that wait; those of the structure of one that was traced, for which its trace does not hold as their state
         is another, or they are called with other sizes, have a number of their own now."""
-        traced, first = self.result.traced[unit.shape], dict[Source, Any]()
+        traced = self.result.traced[unit.shape]
+        alike = Alike(traced.contract)
 
         def holds(like: Unit) -> bool:
-            module = like.module(self.model)
-            return traced.contract.fits(module, first) and self._has_its_sizes(traced, like, recordings[0])
+            return alike.fits(like.module(self.model)) and self._has_its_sizes(traced, like, recordings[0])
 
         other = [like for like in waiting if like.shape == unit.shape and not holds(like)]
         if not other:

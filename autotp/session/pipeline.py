@@ -87,18 +87,28 @@ class Session:
     def found(self) -> Survey:
         """The survey of the model."""
         with doing(f"tracing the blocks of {type(self.module).__name__}"):
-            found = survey(self.module, self.examples, self.folders, objective=self.wanted)
+            writes = self.objective is not None and any(phase.keys for phase in self.objective.phases)
+            found = self._keeping_cache(self.module, self.wanted) if writes else None
+            if found is None or found.failures:
+                found = survey(self.module, self.examples, self.folders, objective=self.wanted)
         return apply_settings(self.module, found, self.settings)
 
     @cached_property
     def working(self) -> Survey:
         """The model as it works: in the precision that is planned for, and with a cache where it takes one."""
         model = on_meta(self.module).to(PRECISION)
-        if self.example is None and models.is_transformers_model(model):
-            found = survey(model, [((), call) for call in models.cached_inputs(model)], self.folders)
-            if not found.failures.keys() - self.found.failures.keys():
-                return found
+        found = self._keeping_cache(model)
+        if found is not None and not found.failures.keys() - self.found.failures.keys():
+            return found
         return survey(model, self.examples, self.folders)
+
+    def _keeping_cache(self, model: nn.Module, objective: str = "balanced") -> Survey | None:
+        """The survey of a model in calls that keep a cache, which tell what writing a token reads of it. None where none are
+        known."""
+        if self.example is not None or not models.is_transformers_model(model):
+            return None
+        calls: list[Example] = [((), call) for call in models.cached_inputs(model)]
+        return survey(model, calls, self.folders, objective=objective)
 
     @capturing()
     def plan(self, tp: int) -> Plan:

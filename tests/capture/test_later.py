@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import nn
 
+from autotp.axes.function import FunctionRule
+from autotp.axes.rules import function_rules
 from autotp.capture.later import Later, pairs
+from autotp.capture.owners import package_of
 from autotp.capture.record import record
+from autotp.capture.recorder import Recorder
 from autotp.capture.units import find_units
+from autotp.errors import TraceError
 from autotp.session.study import Study
 from autotp.verify import verify
 
@@ -145,3 +151,64 @@ def test_what_a_recorded_run_writes_into_blocks_is_put_back() -> None:
         assert block.up.notes == []
         assert block.down.table == {"calls": [0]}
         assert not hasattr(block.down, "was_called")
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths of the units whose insides are made."""
+    paths: list[str] = []
+    plain = Recorder._inside_of
+
+    def inside_of(self, unit, *rest):  # type: ignore[no-untyped-def]
+        paths.append(unit.path)
+        return plain(self, unit, *rest)
+
+    monkeypatch.setattr(Recorder, "_inside_of", inside_of)
+    return paths
+
+
+@pytest.mark.parametrize("curious", [False, True])
+def test_a_survey_makes_none_that_nobody_asks_for(curious: bool, made: list[str]) -> None:
+    model = Stack(curious)
+    record(model, find_units(model), (torch.randn(2, 3, WIDTH),), {}, function_rules())
+    assert sorted(made) == ([f"blocks.{i}" for i in range(1, DEPTH)] if curious else [])
+
+
+DIMS = (("a",), ("b",), ("c",))
+
+
+def made_kernel() -> tuple[Callable[[torch.Tensor], torch.Tensor]]:
+    def kernel(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    return (kernel,)
+
+
+KERNELS = made_kernel()  # in a tuple, where none is put in its place
+
+
+class Keeping(Stack):
+    """Modules within its blocks keep a function, and its own Python calls that of the last one, unless it is the real one."""
+
+    def __init__(self) -> None:
+        super().__init__(False)
+        for block in self.blocks:
+            block.up.function = KERNELS[0]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        function = self.blocks[-1].up.function
+        if function is KERNELS[0]:
+            raise RuntimeError("it cannot be called without a device")
+        return super().forward(x) + function(x)
+
+
+def test_functions_with_rules_that_they_keep_are_called_for_their_shapes(made: list[str]) -> None:
+    model = Keeping()
+    given = model, find_units(model), (torch.randn(2, 3, WIDTH),), {}
+    rule = FunctionRule({"x": DIMS}, (DIMS,), frozenset(), owner=package_of(KERNELS[0]))
+    recording = record(*given, {"kernel": rule})
+    assert recording.on_fakes
+    assert made == [f"blocks.{DEPTH - 1}"]
+    assert model.blocks[-1].up.function is KERNELS[0]
+    with pytest.raises(TraceError, match="without a device"):
+        record(*given)

@@ -10,9 +10,9 @@ from torch.nn import functional as F
 from autotp.huggingface.examples import examples_for
 from autotp.planner.choose import placed
 from autotp.planner.cost import DEFAULT_HARDWARE, Workload, hardware
+from autotp.planner.counter import Counter
 from autotp.planner.survey import survey
 from autotp.planner.weigh import Weigher
-from autotp.planner.work import Counter
 
 HEADS, GROUPS, WIDTH = 8, 2, 64
 
@@ -57,7 +57,7 @@ def counted(way: str) -> tuple[float, float]:
     (problem,) = survey(model, examples_for(model, torch.randn(2, 16, WIDTH))).problems.values()
     weigher = Weigher(problem.graph, hardware(DEFAULT_HARDWARE), Workload(32, batch=2, keys=16))
     counter = Counter(placed(problem, {}, weigher), weigher)
-    return weigher.sizing.number(counter.all_flops()), weigher.sizing.number(counter.attended())
+    return weigher.sizing.number(counter.all_flops()), weigher.sizing.number(counter.reread())
 
 
 @pytest.mark.parametrize("way", ["scores", "added", "chosen", "together"])

@@ -12,11 +12,11 @@ from autotp.planner.assemble import unit_plan
 from autotp.planner.balance import waiting
 from autotp.planner.choose import choose
 from autotp.planner.cost import DEFAULT_HARDWARE, Workload, hardware
+from autotp.planner.counter import Counter
 from autotp.planner.extend import imposed_choice
 from autotp.planner.settings import apply_settings
 from autotp.planner.survey import survey
 from autotp.planner.weigh import Weigher
-from autotp.planner.work import Counter
 from tests.chains.test_match import HIDDEN, Experts
 from tests.placement.test_routed import INNER, NUMBERS, ROWS, WIDTH, Only
 

@@ -102,6 +102,11 @@ def is_observed(frame: types.FrameType | None) -> bool:
     return False
 
 
+def is_of_machinery(file: str) -> bool:
+    """Returns if a file's code is known to be torch's machinery or ours. It may be asked within any of our code."""
+    return _sides.get(file) == "machinery" or file.startswith(OWN)
+
+
 @functools.cache
 def is_of_torch_modules(file: str) -> bool:
     """Returns if a file's code is that of torch's own modules. All that it writes is in the modules themselves."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import CodeType, FunctionType, MappingProxyType
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -83,8 +83,8 @@ class Contract:
     def bind(self, unit: nn.Module, *, again: bool = True) -> Bound | None:
         """The contract for one unit; None where something else is found than the trace read. Not `again`, it holds for this call
         alone: to write the check for later ones takes longer than to look, and many units are called once."""
-        found = self._found(unit)
-        if found is None:
+        found: dict[Source, Any] = {}
+        if not self.find(unit, self.guards, found):
             return None
         tensors = {name: source.get(unit, found) for name, source in self.tensors.items()}
         unchanged = _not_known
@@ -102,29 +102,13 @@ class Contract:
         places = list(tensors)
         return Memory(tuple(tensors.values()), frozenset(places.index(id(found[s])) for s in self.written), self.into)
 
-    def fits(self, unit: nn.Module, first: dict[Source, Any]) -> bool:
-        """Returns if a unit could be bound: it takes a fraction of the time. `first`, empty at first, keeps what was found in the
-        first of several units that are asked about together."""
-        found = self._found(unit, first)
-        if found is not None and not first:
-            first.update(found)
-        return found is not None
-
-    def _found(self, unit: nn.Module, first: Mapping[Source, Any] = MappingProxyType({})) -> dict[Source, Any] | None:
-        """What is found in a unit, if it is what the trace read. What lies in an object that the `first` unit has, too, is what
-        that was found to have."""
-        found: dict[Source, Any] = {}
-        if not self.modes.hold():
-            return None
-        for guard in self.guards:
-            source, parent = guard.source, guard.source.parent
-            if first and (parent is None or parent.get(unit, found) is first[parent]):
-                found[source] = first[source]
-            elif not guard.holds(source.get(unit, found)):
-                return None
+    def find(self, unit: nn.Module, guards: Iterable[Guard], found: dict[Source, Any]) -> bool:
+        """Returns if a unit has what the trace read, as far as these guards say. `found` is what is known of it and gets more."""
+        if not self.modes.hold() or not all(guard.holds(guard.source.get(unit, found)) for guard in guards):
+            return False
         if any(one.get(unit, found) is not other.get(unit, found) for one, other in self.aliases):
-            return None
-        return found if grouped(self.objects, unit, found) == self.groups else None
+            return False
+        return grouped(self.objects, unit, found) == self.groups
 
 
 def _not_known() -> bool:

@@ -126,10 +126,11 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 def hooks_of(module: nn.Module, name: str) -> tuple[Any, ...]:
     """The hooks of one kind on a module, each with how it is called; the numbers that torch gives them say nothing."""
-    manners = [own_attributes(module).get(name + manner, ()) for manner in ("_with_kwargs", "_always_called")]
-    return tuple(
-        (hook, *(number in manner for manner in manners)) for number, hook in own_attributes(module)[name].items()
-    )
+    attributes = own_attributes(module)
+    if not attributes[name]:  # as of most
+        return ()
+    manners = [attributes.get(name + manner, ()) for manner in ("_with_kwargs", "_always_called")]
+    return tuple((hook, *(number in manner for manner in manners)) for number, hook in attributes[name].items())
 
 
 def _cell(function: Any, name: str) -> Any:

@@ -9,7 +9,7 @@ from sys import _getframe
 from threading import get_ident
 from typing import Any, Protocol
 
-from .frames import OWN, between
+from .frames import between, is_of_machinery
 from .source import MISSING
 
 _HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8  # flags of classes, Include/object.h of CPython
@@ -92,8 +92,8 @@ def _telling(kind: Any) -> Any:
 
     @between
     def tell(self: Any, name: str) -> Any:
-        # Ours reads the same Python modules, and this function may be part of what one of them is read for.
-        if _getframe(1).f_code.co_filename.startswith(OWN):
+        # Both read the same Python modules, and this function may be part of what one of them is read for.
+        if is_of_machinery(_getframe(1).f_code.co_filename):
             return original(self, name)
         listener = _active.get(get_ident())
         if listener is None or id(self) not in listener.known:

@@ -1,0 +1,75 @@
+"""Blocks that are told which of their siblings they are have one trace, unless what they do depends on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import autotp
+from autotp.capture.record import record
+from autotp.capture.units import find_units
+from autotp.verify import verify
+
+WIDTH, DEPTH = 8, 4
+
+
+class Scaled(nn.Module):
+    def __init__(self, place: int) -> None:
+        super().__init__()
+        self.place = place
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor, place: int) -> torch.Tensor:
+        return x + self.down(torch.relu(self.up(x))) * (place + 1)
+
+
+class Choosing(Scaled):
+    def forward(self, x: torch.Tensor, place: int) -> torch.Tensor:
+        y = self.down(torch.relu(self.up(x)))
+        return x - y if place == 2 else x + y
+
+
+class Longer(Scaled):
+    """The first gives twice as many positions as it gets."""
+
+    def forward(self, x: torch.Tensor, place: int) -> torch.Tensor:
+        x = x + self.down(torch.relu(self.up(x)))
+        return torch.cat([x, x], 1) if place == 0 else x
+
+
+class Stack(nn.Module):
+    def __init__(self, kind: type[Scaled], shift: int = 0) -> None:
+        super().__init__()
+        self.blocks, self.shift = nn.ModuleList(kind(i) for i in range(DEPTH)), shift
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for place, block in enumerate(self.blocks):
+            x = block(x, place + self.shift)
+        return x
+
+
+def example(model: nn.Module) -> Any:
+    return ((torch.randn(2, 3, WIDTH, dtype=next(model.parameters()).dtype),), {})
+
+
+def test_a_place_is_no_other_call() -> None:
+    model = Stack(Scaled)
+    assert not record(model, find_units(model), *example(model)).resized
+    model = Stack(Scaled, shift=1)  # of the next one
+    assert sorted(record(model, find_units(model), *example(model)).resized) == [f"blocks.{i}" for i in range(1, DEPTH)]
+
+
+@pytest.mark.parametrize("kind", [Scaled, Choosing, Longer])
+@pytest.mark.parametrize("shift", [0, 1])
+def test_what_depends_on_the_place_is_as_in_the_dense_model(kind: type[Scaled], shift: int) -> None:
+    torch.manual_seed(0)
+    model = Stack(kind, shift).double()
+    plan = autotp.plan(model, tp=2, example=example(model))
+    assert sum(len(unit.instances) for unit in plan.units) == DEPTH
+    if not shift and kind is not Longer:
+        assert len(plan.units) == 1
+    assert {p.placement for unit in plan.units for p in unit.parameters} == {"column", "row", "replicated"}
+    verify(model, tp=2, example=example(model)).raise_for_failure()

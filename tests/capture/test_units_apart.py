@@ -1,0 +1,93 @@
+"""The parts of blocks that are taken apart: those of one place share a trace, whatever number each block gave its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import autotp
+from autotp.capture.units import find_units
+from autotp.verify import verify
+
+WIDTH, DEPTH = 8, 6
+
+
+class Part(nn.Module):
+    def __init__(self, place: int) -> None:
+        super().__init__()
+        self.place, self.up, self.down = place, nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(torch.relu(self.up(x)))
+
+
+class Counting(Part):
+    """Its number is one of those that it computes with."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(torch.relu(self.up(x))) / (self.place + 1)
+
+
+class Block(nn.Module):
+    """It cannot be traced whole: it counts its calls. Every second one has no second part."""
+
+    def __init__(self, kind: type[Part], place: int) -> None:
+        super().__init__()
+        self.first, self.calls = nn.ModuleList([kind(2 * place), kind(2 * place + 1)]), 0
+        self.second = kind(place) if place % 2 else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        for part in self.first:
+            x = part(x)
+        return x if self.second is None else self.second(x)
+
+
+class Stack(nn.Module):
+    def __init__(self, kind: type[Part]) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(kind, i) for i in range(DEPTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+EXAMPLE: Any = ((torch.randn(2, 3, WIDTH, dtype=torch.float64),), {})
+
+
+def test_parts_of_one_place_have_one_structure() -> None:
+    split = frozenset(f"blocks.{i}" for i in range(DEPTH))
+    units = find_units(Stack(Part), split)
+    assert len(units) == 2 * DEPTH + DEPTH // 2
+    assert len({unit.shape for unit in units}) == 1
+    assert {unit.positions for unit in units} == {(("", "place"),)}
+
+
+def test_blocks_that_number_their_parts_have_one_structure() -> None:
+    (shape,) = {unit.shape for unit in find_units(Stack(Part)) if unit.path in ("blocks.0", "blocks.2", "blocks.4")}
+    others = {unit.shape for unit in find_units(Stack(Part))} - {shape}
+    assert len(others) == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "in_step"), [([3, 5, 7], True), ([3, 5, 8], False), ([3, 5], False), ([3, 4], True)]
+)
+def test_numbers_in_step_say_which_block_it_is(values: list[int], in_step: bool) -> None:
+    model = nn.Module()
+    model.blocks = nn.ModuleList(Part(value) for value in values)
+    assert len({unit.shape for unit in find_units(model)}) == (1 if in_step else len(values))
+
+
+@pytest.mark.parametrize("kind", [Part, Counting])
+def test_what_is_computed_with_such_numbers_is_as_in_the_dense_model(kind: type[Part]) -> None:
+    torch.manual_seed(0)
+    model = Stack(kind).double()
+    plan = autotp.plan(model, tp=2, example=EXAMPLE)
+    assert sum(len(unit.instances) for unit in plan.units) == 2 * DEPTH + DEPTH // 2
+    assert {p.placement for unit in plan.units for p in unit.parameters} == {"column", "row", "replicated"}
+    verify(model, tp=2, example=EXAMPLE).raise_for_failure()
