@@ -34,7 +34,6 @@ PAGE = Path(__file__).parents[1] / "docs" / "against.md"
 BEGIN = "<!-- what follows is written by benchmarks/against.py -->\n"
 OURS, TODAY, THEIRS, MEGATRON = "ours", "default", "transformers", "Megatron"
 RECIPE = frozenset("attention mlp gated_mlp fused_gated_mlp experts whole_experts state_space embedding head".split())
-FOR_TIME = frozenset({"axis", "gathered"})  # which the default does not know
 GIB, ENOUGH_GIB, LIMIT_S = 2**30, 2.0**20, 600
 HARDWARE = "h100-nvlink-8"
 
@@ -83,9 +82,9 @@ def compare(name: str) -> Iterator[dict[str, Any]]:
     from autotp.planner.objective import objective_of
     from autotp.session.study import Study
 
-    study = Study(AutoConfig.for_model(name), hardware=HARDWARE, objective="time")
-    rules = {p.rule.name for problem in study.found.problems.values() for p in problem.proposals}
-    found, recipe = _only(study.found, rules - FOR_TIME), _only(study.found, RECIPE)
+    config = AutoConfig.for_model(name)
+    study, default = (Study(config, hardware=HARDWARE, objective=objective) for objective in ("time", "balanced"))
+    found, recipe = default.found, _only(default.found, RECIPE)
     styles = tp_plan.own_styles(study.module)
     for tp in SIZES:
         plans: dict[tuple[str, int], Plan] = {}
@@ -94,11 +93,11 @@ def compare(name: str) -> Iterator[dict[str, Any]]:
             given = tp, study.machine, workload
             objective = objective_of("time", work.name, ENOUGH_GIB, study.machine, workload)
             if (TODAY, tokens) not in plans:
-                plans[TODAY, tokens] = default = make_plan(study.module, found, *given)
+                plans[TODAY, tokens] = today = make_plan(study.module, found, *given)
                 plans[MEGATRON, tokens] = make_plan(study.module, recipe, *given)
                 if styles and _heads_divide(study.module.config, tp):
                     with suppress(AutotpError):  # for a style whose collectives are not known
-                        plans[THEIRS, tokens] = tp_plan.plan_of_styles(study.module, default, styles, study.machine)
+                        plans[THEIRS, tokens] = tp_plan.plan_of_styles(study.module, today, styles, study.machine)
             own = {name: plan for (name, each), plan in plans.items() if each == tokens}
             own[OURS] = make_plan(study.module, study.found, *given, objective=objective)
             record = {name: asdict(_priced(study, plan, work)) for name, plan in own.items()}

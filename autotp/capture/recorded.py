@@ -18,6 +18,7 @@ from .units import Unit
 
 # The sizes of a call's tensors, its numbers and words, as text: some are symbols.
 Sizes: TypeAlias = tuple[str, ...]
+PLACE = "place "  # among them: before the number of what a unit is told of its place
 # The positional and the named ones.
 Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -27,7 +28,7 @@ class Recording:
     """The first call of every unit shape, and of units (by path) that are called with other sizes than the first of their shape;
     parameters that the outer Python uses by itself, and which tensors of a unit's result (by their number) nobody reads; why a
     unit shape could not run; whether it all ran on fakes, and why conditions were guessed; what those first calls gave, and the
-    model. A shape that was renamed has an origin."""
+    model; the first calls of units that are told which one of their siblings they are. A shape that was renamed has an origin."""
 
     calls: dict[int, Arguments] = field(default_factory=dict)
     resized: dict[str, Arguments] = field(default_factory=dict)
@@ -38,6 +39,7 @@ class Recording:
     failed: dict[int, str] = field(default_factory=dict)
     on_fakes: bool = True
     guessed: str = ""
+    told: dict[str, Arguments] = field(default_factory=dict)
     results: dict[int, Any] = field(default_factory=dict)
     result: Any = None
 
@@ -54,7 +56,8 @@ class Recording:
 
     def call_of(self, unit: Unit) -> Arguments:
         """The first call of a unit, or one of the same sizes."""
-        return self.resized.get(unit.path, self.calls[self.origins.get(unit.shape, unit.shape)])
+        own = self.resized.get(unit.path) or self.told.get(unit.path)
+        return own or self.calls[self.origins.get(unit.shape, unit.shape)]
 
     def rename(self, unit: Unit, new: int) -> None:
         """Know of some units of a shape by another number too, of which this one is the first."""
@@ -82,7 +85,7 @@ def sizes_of(leaves: Iterable[Any], names: Iterable[str], places: Callable[[], t
     that says which one of its siblings a unit is, one of `places`, is the same for all of them."""
     sized = [leaf.shape if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
     known = places() if any(type(leaf) is int for leaf in sized) else ()
-    sized = [f"place {known.index(leaf)}" if type(leaf) is int and leaf in known else leaf for leaf in sized]
+    sized = [f"{PLACE}{known.index(leaf)}" if type(leaf) is int and leaf in known else leaf for leaf in sized]
     return *names, *(str(leaf) for leaf in sized if isinstance(leaf, (torch.Size, *CONSTANTS)))
 
 

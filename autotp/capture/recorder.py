@@ -21,6 +21,7 @@ from .instances import opened
 from .later import Later, pairs
 from .opaque import copy_opaque, tensors_of
 from .recorded import (
+    PLACE,
     Recording,
     Sizes,
     as_it_is_now,
@@ -128,6 +129,8 @@ class Recorder:
                     torch.is_grad_enabled(),
                 )
                 known = self.recording.calls.get(unit.shape)
+                if is_first and any(part.startswith(PLACE) for part in call[1]):
+                    self.recording.told[unit.path] = as_it_is_now(args, kwargs)
                 if known is not None:
                     wants = *kwargs, *(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves)
                     if wants != self.wants.get(unit.shape):

@@ -20,7 +20,6 @@ from ..axes.infer import infer
 from ..axes.rules import function_rules, operator_rules
 from ..axes.term import Pin, pin
 from ..capture.capturing import capturing
-from ..capture.contract.alike import Alike
 from ..capture.contract.memo import left_alone
 from ..capture.record import record
 from ..capture.recorded import Recording
@@ -33,6 +32,7 @@ from ..chains.match import NearMiss, Proposal, match_chains, open_misses
 from ..chains.rules import chain_rules
 from ..chains.single import single_axes
 from ..errors import TraceError
+from .apart import strangers
 from .choose import UnitProblem
 
 Example: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
@@ -178,15 +178,10 @@ class _Surveyor:
         return made
 
     def _tell_apart(self, unit: Unit, waiting: Sequence[Unit], recordings: Sequence[Recording]) -> list[Unit]:
-        """The units that wait; those of the structure of one that was traced, for which its trace does not hold as their state
-        is another, or they are called with other sizes, have a number of their own now."""
-        traced = self.result.traced[unit.shape]
-        alike = Alike(traced.contract)
-
-        def holds(like: Unit) -> bool:
-            return alike.fits(like.module(self.model)) and self._has_its_sizes(traced, like, recordings[0])
-
-        other = [like for like in waiting if like.shape == unit.shape and not holds(like)]
+        """The units that wait; those of the structure of one that was traced, for which its trace does not hold, have a number of
+        their own now."""
+        like = [each for each in waiting if each.shape == unit.shape]
+        other = strangers(self.model, self.result.traced[unit.shape], unit, like, recordings[0])
         if not other:
             return list(waiting)
         new = max(each.shape for each in self.result.units) + 1
@@ -195,19 +190,6 @@ class _Surveyor:
         for recording in recordings:
             recording.rename(other[0], new)
         return [renamed.get(each.path, each) for each in waiting]
-
-    def _has_its_sizes(self, traced: Traced, unit: Unit, recording: Recording) -> bool:
-        """Returns if a trace holds for the tensors that a unit is called with, which ones there are, and their sizes. Calls that
-        differ in more than that have programs of their own, but one plan."""
-        if unit.path not in recording.resized and unit.shape not in recording.origins:
-            return True
-        try:
-            site = sized_site(unit.module(self.model), *recording.call_of(unit))
-        except TraceError:
-            return False
-        if site.paths("tensor") != traced.site.paths("tensor"):
-            return False
-        return site.key != traced.site.key or traced.valid_for(site, traced.positions or ())
 
     def _trace(self, unit: Unit, recordings: Sequence[Recording]) -> None:
         module, varying = unit.module(self.model), VaryingDims()

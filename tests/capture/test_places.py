@@ -40,6 +40,24 @@ class Longer(Scaled):
         return torch.cat([x, x], 1) if place == 0 else x
 
 
+class Adapted(Scaled):
+    """All blocks have the adapters of all: each reads its own."""
+
+    def __init__(self, place: int) -> None:
+        super().__init__(place)
+        self.adapters = nn.ModuleList(nn.Linear(WIDTH, 4 * WIDTH) for _ in range(DEPTH + 1))
+
+    def forward(self, x: torch.Tensor, place: int) -> torch.Tensor:
+        return x + self.down(torch.relu(self.up(x) + self.adapters[place](x)))
+
+
+class Choosy(Adapted):
+    """As these, by the number that it has itself."""
+
+    def forward(self, x: torch.Tensor, place: int) -> torch.Tensor:
+        return x + self.down(torch.relu(self.up(x) + self.adapters[self.place](x)))
+
+
 class Stack(nn.Module):
     def __init__(self, kind: type[Scaled], shift: int = 0) -> None:
         super().__init__()
@@ -72,4 +90,20 @@ def test_what_depends_on_the_place_is_as_in_the_dense_model(kind: type[Scaled], 
     if not shift and kind is not Longer:
         assert len(plan.units) == 1
     assert {p.placement for unit in plan.units for p in unit.parameters} == {"column", "row", "replicated"}
+    verify(model, tp=2, example=example(model)).raise_for_failure()
+
+
+@pytest.mark.parametrize("kind", [Adapted, Choosy])
+@pytest.mark.parametrize("shift", [0, 1])
+def test_blocks_that_read_parameters_of_their_place_are_planned_each_by_itself(kind: type[Scaled], shift: int) -> None:
+    torch.manual_seed(0)
+    model = Stack(kind, shift).double()
+    plan = autotp.plan(model, tp=2, example=example(model))
+    first = shift if kind is Adapted else 0
+    for unit in plan.units:
+        (path,) = unit.instances
+        place = int(path.removeprefix("blocks."))
+        cut = {p.name for p in unit.parameters if p.placement == "column"}
+        own = f"adapters.{place + first}"
+        assert cut == {"up.weight", "up.bias", f"{own}.weight", f"{own}.bias"}
     verify(model, tp=2, example=example(model)).raise_for_failure()
