@@ -36,6 +36,8 @@ def capturing() -> Iterator[None]:
     Memory is looked through for what nothing refers to more rarely: a capture makes many small objects, and few such ones."""
     with compile_lock:
         _here.depth = getattr(_here, "depth", 0) + 1
+        if _here.depth == 1:
+            _here.known = {}
         thresholds = gc.get_threshold()
         gc.set_threshold(*(max(own, rarely) if own else 0 for own, rarely in zip(thresholds, _RARELY, strict=True)))
         try:
@@ -43,6 +45,14 @@ def capturing() -> Iterator[None]:
         finally:
             gc.set_threshold(*thresholds)
             _here.depth -= 1
+            if not _here.depth:
+                _here.known = {}
+
+
+def known_so_far() -> dict[Any, Any]:
+    """What was found out since the outermost capture of this thread began, and need not be found out again before it ends."""
+    known: dict[Any, Any] = _here.known if getattr(_here, "depth", 0) else {}
+    return known
 
 
 @contextmanager

@@ -6,13 +6,13 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch.utils import _pytree as pytree
 
 from ..axes.function import FunctionRule, Part
 from ..errors import TraceError
+from .capturing import known_so_far
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,15 @@ class Shapes:
         """The results for these sizes. Every block calls the function anew, which may run thousands of operators."""
         leaves, spec = pytree.tree_flatten((args, kwargs))
         given = (_as_given(leaf) if isinstance(leaf, torch.Tensor) else (type(leaf), leaf) for leaf in leaves)
-        call = spec, *given, torch.is_grad_enabled()
-        known = _known.setdefault(self.function, {})
+        call, known = (self.function, spec, *given, torch.is_grad_enabled()), known_so_far()
         try:
             if call in known:
-                return known[call]
+                found: tuple[list[Any], pytree.TreeSpec] = known[call]
+                return found
         except TypeError:  # of a constant that nothing tells from another one
             return self._run(args, kwargs)
-        return known.setdefault(call, self._run(args, kwargs))
+        known[call] = found = self._run(args, kwargs)
+        return found
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], pytree.TreeSpec]:
         fixed_args, fixed_kwargs = pytree.tree_map_only(torch.Tensor, _fixed, (args, kwargs))
@@ -73,10 +74,6 @@ class _Result:
     shape: tuple[int, ...]
     order: tuple[int, ...]
     dtype: torch.dtype
-
-
-# What functions returned for calls like these.
-_known: WeakKeyDictionary[Callable[..., Any], dict[Any, tuple[list[Any], pytree.TreeSpec]]] = WeakKeyDictionary()
 
 
 def _result(tensor: torch.Tensor) -> _Result:
