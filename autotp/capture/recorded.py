@@ -18,7 +18,6 @@ from .units import Unit
 
 # The sizes of a call's tensors, its numbers and words, as text: some are symbols.
 Sizes: TypeAlias = tuple[str, ...]
-PLACE = "place "  # among them: before the number of what a unit is told of its place
 # The positional and the named ones.
 Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -80,13 +79,17 @@ class Recording:
         self.unread = other.unread | self.unread | {shape: self.unread[shape] & other.unread[shape] for shape in both}
 
 
-def sizes_of(leaves: Iterable[Any], names: Iterable[str], places: Callable[[], tuple[int, ...]] = tuple) -> Sizes:
-    """What tells a call from one that gives something else: its leaves' sizes, and the names of its keyword arguments. A number
-    that says which one of its siblings a unit is, one of `places`, is the same for all of them."""
+def sizes_of(leaves: Iterable[Any], names: Iterable[str]) -> Sizes:
+    """What tells a call from one that gives something else: its leaves' sizes, and the names of its keyword arguments."""
     sized = [leaf.shape if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-    known = places() if any(type(leaf) is int for leaf in sized) else ()
-    sized = [f"{PLACE}{known.index(leaf)}" if type(leaf) is int and leaf in known else leaf for leaf in sized]
     return *names, *(str(leaf) for leaf in sized if isinstance(leaf, (torch.Size, *CONSTANTS)))
+
+
+def without_places(leaves: Iterable[Any], places: Callable[[], tuple[int, ...]]) -> list[Any]:
+    """The leaves of a call with words instead of the numbers that say which one of its siblings a unit is, one of `places`."""
+    leaves = list(leaves)
+    known = places() if any(type(leaf) is int for leaf in leaves) else ()
+    return [f"place {known.index(leaf)}" if type(leaf) is int and leaf in known else leaf for leaf in leaves]
 
 
 def _sizes(tensor: torch.Tensor) -> list[int]:

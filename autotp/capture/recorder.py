@@ -21,7 +21,6 @@ from .instances import opened
 from .later import Later, pairs
 from .opaque import copy_opaque, tensors_of
 from .recorded import (
-    PLACE,
     Recording,
     Sizes,
     as_it_is_now,
@@ -30,6 +29,7 @@ from .recorded import (
     sizes_of,
     values_like,
     wanting_gradients_too,
+    without_places,
 )
 from .symbols import Symbols, as_parameter
 from .units import Unit
@@ -66,7 +66,8 @@ class Recorder:
         device = next((p.device for p in model.parameters() if p.device.type != "meta"), None)
         self.symbols = Symbols(device, guess=guess)  # inputs without data stand for ones where the weights are
         self.results: dict[tuple[int, Sizes, bool], Any] = {}
-        self.sizes: dict[int, Sizes] = {}
+        # By the unit's shape, of its first call: the unit's path, the sizes, and these without places.
+        self.sizes: dict[int, tuple[str, Sizes, Sizes]] = {}
         self.wants: dict[int, tuple[object, ...]] = {}  # by the unit's shape: what its last call was seen to want
         # By identity: what the first unit gave in its place.
         self.firsts: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -123,23 +124,20 @@ class Recorder:
             with torch._C.DisableTorchFunction():  # nobody is told of what is asked here
                 leaves = pytree.tree_leaves((args, kwargs))
                 self._note_read(leaves)
-                call = (
-                    unit.shape,
-                    sizes_of(leaves, kwargs, partial(unit.position_values, module)),
-                    torch.is_grad_enabled(),
-                )
+                sizes, is_told = self._sizes(unit, module, leaves, kwargs)
+                call = unit.shape, sizes, torch.is_grad_enabled()
                 known = self.recording.calls.get(unit.shape)
-                if is_first and any(part.startswith(PLACE) for part in call[1]):
+                if is_told and is_first:
                     self.recording.told[unit.path] = as_it_is_now(args, kwargs)
                 if known is not None:
                     wants = *kwargs, *(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves)
                     if wants != self.wants.get(unit.shape):
                         self.wants[unit.shape] = wants
                         self.recording.calls[unit.shape] = wanting_gradients_too(known, (args, kwargs))
-                    if is_first and call[1] != self.sizes.get(unit.shape):
+                    if is_first and sizes != self.sizes[unit.shape][1]:
                         self.recording.resized[unit.path] = as_it_is_now(args, kwargs)
                 elif call not in self.results:
-                    self.recording.calls[unit.shape], self.sizes[unit.shape] = as_it_is_now(args, kwargs), call[1]
+                    self.recording.calls[unit.shape] = as_it_is_now(args, kwargs)
             if self.until and self.until <= self.recording.calls.keys():
                 raise _EnoughCalled
             if call in self.results and not self.every:
@@ -154,6 +152,21 @@ class Recorder:
             return self.given(unit.shape, self.results[call])
 
         twin.__dict__["forward"] = forward
+
+    def _sizes(
+        self, unit: Unit, module: nn.Module, leaves: Sequence[Any], names: Collection[str]
+    ) -> tuple[Sizes, bool]:
+        """The sizes of a call: those of the first one of its structure if it differs from that in nothing but the number that
+        says which one of its siblings a unit is, and whether it does."""
+        own = sizes_of(leaves, names)
+        if unit.shape in self.sizes and own == self.sizes[unit.shape][1]:
+            return own, False
+        elsewhere = sizes_of(without_places(leaves, partial(unit.position_values, module)), names)
+        path, first, placed = self.sizes.setdefault(unit.shape, (unit.path, own, elsewhere))
+        if own == first or elsewhere != placed:
+            return own, False
+        self.recording.told.setdefault(path, self.recording.calls[unit.shape])
+        return first, True
 
     def _again(self, result: Any, inputs: Sequence[Any]) -> Any:
         """A result in place of another unit's: tensors like its own, and not the same ones, which calls are told apart by. In a

@@ -167,9 +167,10 @@ class _Surveyor:
         """What the examples call. The first is the user's, the others are made from it, and the model may not take them."""
         first, *others = self.examples
         made = [record(self.model, self.result.units, *first, self.functions)]
-        # Of the others only the first call of each shape matters, unless units of one shape are called with other sizes. A run on
-        # fakes that ends early would not tell that the outer Python needs values.
-        until = made[0].calls.keys() if made[0].on_fakes and not made[0].resized else ()
+        # Of the others only the first call of each shape matters, unless units of one shape are called with other sizes or
+        # numbers. A run on fakes that ends early would not tell that the outer Python needs values.
+        differ = made[0].resized or made[0].told
+        until = made[0].calls.keys() if made[0].on_fakes and not differ else ()
         for example in others:
             try:
                 made.append(record(self.model, self.result.units, *example, self.functions, until=until))

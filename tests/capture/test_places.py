@@ -76,8 +76,26 @@ def example(model: nn.Module) -> Any:
 def test_a_place_is_no_other_call() -> None:
     model = Stack(Scaled)
     assert not record(model, find_units(model), *example(model)).resized
+    assert sorted(record(model, find_units(model), *example(model)).told) == [f"blocks.{i}" for i in range(DEPTH)]
     model = Stack(Scaled, shift=1)  # of the next one
     assert sorted(record(model, find_units(model), *example(model)).resized) == [f"blocks.{i}" for i in range(1, DEPTH)]
+
+
+class Alike(Stack):
+    """The number is no place, though it is that of one of the blocks."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x, self.shift)
+        return x
+
+
+@pytest.mark.parametrize("number", range(DEPTH))
+def test_a_number_that_all_are_called_with_is_no_place(number: int) -> None:
+    model = Alike(Scaled, number)
+    recording = record(model, find_units(model), *example(model))
+    assert not recording.resized
+    assert not recording.told
 
 
 @pytest.mark.parametrize("kind", [Scaled, Choosing, Longer])
