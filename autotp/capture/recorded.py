@@ -72,7 +72,7 @@ class Recording:
         new = other.calls.keys() - self.calls.keys()
         self.failed |= {shape: reason for shape, reason in other.failed.items() if shape in new}
         self.calls = other.calls | self.calls
-        self.resized = other.resized | self.resized
+        self.resized, self.told = other.resized | self.resized, other.told | self.told
         self.called |= other.called
         self.used_outside = other.used_outside | self.used_outside
         both = self.unread.keys() & other.unread.keys()
