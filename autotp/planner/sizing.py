@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -59,7 +60,22 @@ class Sizing:
         """The formula at the workload."""
         tokens, batch = self.workload.tokens, self.workload.batch
         values = sizes(batch, tokens // batch, self.workload.keys) | ({"b": tokens} if self.packed else {})
-        try:
-            return float(elements.xreplace({symbol: values[symbol.name] for symbol in elements.free_symbols}))
-        except ZeroDivisionError:  # frames of several clips in one batch, of which one sequence has none
-            return float(elements.xreplace(dict.fromkeys(elements.free_symbols, tokens)))
+        return number_at(elements, values)
+
+
+def number_at(formula: sympy.Expr, values: Mapping[str, float]) -> float:
+    """The number that a formula gives. What would divide by nothing at these sizes (by the chunks of a single token, by the clips
+    in a batch that is smaller than one) is what it is at the largest of them."""
+    exact = {symbol: sympy.sympify(values[symbol.name]) for symbol in formula.free_symbols}
+    return float(_number_at(formula, exact, dict.fromkeys(exact, sympy.sympify(max(values.values())))))
+
+
+def _number_at(formula: Any, exact: Mapping[Any, Any], largest: Mapping[Any, Any]) -> Any:
+    try:
+        return formula.xreplace(exact)
+    except ZeroDivisionError:
+        parts = [_number_at(part, exact, largest) for part in formula.args]
+    try:
+        return formula.func(*parts)
+    except ZeroDivisionError:
+        return formula.xreplace(largest)

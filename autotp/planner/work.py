@@ -17,6 +17,7 @@ from ..placement.place import Placement, place
 from .cost import Hardware, Workload
 from .counter import Counter
 from .plan import UnitPlan
+from .sizing import number_at
 from .weigh import Weigher
 
 
@@ -45,11 +46,8 @@ class Work:
 
     @staticmethod
     def number(formula: sympy.Expr, values: dict[str, float]) -> float:
-        """A formula at some sizes; at the largest of them if it divides by what is nothing at these."""
-        try:
-            return float(formula.xreplace({symbol: values[symbol.name] for symbol in formula.free_symbols}))
-        except ZeroDivisionError:
-            return float(formula.xreplace(dict.fromkeys(formula.free_symbols, max(values.values()))))
+        """A formula at some sizes."""
+        return number_at(formula, values)
 
 
 def work_of(
