@@ -83,7 +83,11 @@ def compare(name: str) -> Iterator[dict[str, Any]]:
     from autotp.session.study import Study
 
     config = AutoConfig.for_model(name)
-    study, default = (Study(config, hardware=HARDWARE, objective=objective) for objective in ("time", "balanced"))
+    default = Study(config, hardware=HARDWARE)
+    # Work that writes tokens is planned from calls that keep a cache, and other work from such as keep none.
+    writing, study = (
+        Study(config, hardware=HARDWARE, objective="time", workload=work) for work in ("decode", "training")
+    )
     found, recipe = default.found, _only(default.found, RECIPE)
     styles = tp_plan.own_styles(study.module)
     for tp in SIZES:
@@ -99,7 +103,9 @@ def compare(name: str) -> Iterator[dict[str, Any]]:
                     with suppress(AutotpError):  # for a style whose collectives are not known
                         plans[THEIRS, tokens] = tp_plan.plan_of_styles(study.module, today, styles, study.machine)
             own = {name: plan for (name, each), plan in plans.items() if each == tokens}
-            own[OURS] = make_plan(study.module, study.found, *given, objective=objective)
+            own[OURS] = make_plan(
+                study.module, (writing if work.name == "decode" else study).found, *given, objective=objective
+            )
             record = {name: asdict(_priced(study, plan, work)) for name, plan in own.items()}
             yield {"family": name, "tp": tp, "work": work.name, **record}
 
