@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 from ..axes.function import FunctionRule, Part
 from ..errors import TraceError
 from .capturing import known_so_far
+from .sizes import hints_of
 
 
 @dataclass(frozen=True)
@@ -82,15 +83,11 @@ def _result(tensor: torch.Tensor) -> _Result:
 
 
 def _as_given(tensor: torch.Tensor) -> tuple[Any, ...]:
-    return tuple(_numbers(tensor)), tensor.dtype, tensor.device
-
-
-def _numbers(tensor: torch.Tensor) -> list[int]:
-    return [size if isinstance(size, int) else int(size.node.hint) for size in tensor.shape]
+    return tuple(hints_of(tensor)), tensor.dtype, tensor.device
 
 
 def _fixed(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty(_numbers(tensor), dtype=tensor.dtype, device=tensor.device)
+    return torch.empty(hints_of(tensor), dtype=tensor.dtype, device=tensor.device)
 
 
 def _like(result: _Result, parts: Sequence[Part], sizes: Mapping[Part, Any], device: torch.device) -> torch.Tensor:

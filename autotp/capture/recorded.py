@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from ..errors import TraceError
 from .opaque import copy_opaque
+from .sizes import hints_of
 from .state import CONSTANTS
 from .units import Unit
 
@@ -49,7 +50,7 @@ class Recording:
 
         def another(tensor: torch.Tensor) -> torch.Tensor:
             wanted = tensor.requires_grad and torch.is_grad_enabled()
-            return torch.empty(_sizes(tensor), dtype=tensor.dtype, device=tensor.device).requires_grad_(wanted)
+            return torch.empty(hints_of(tensor), dtype=tensor.dtype, device=tensor.device).requires_grad_(wanted)
 
         return pytree.tree_map_only(torch.Tensor, another, self.results[shape])
 
@@ -92,13 +93,9 @@ def without_places(leaves: Iterable[Any], places: Callable[[], tuple[int, ...]])
     return [f"place {known.index(leaf)}" if type(leaf) is int and leaf in known else leaf for leaf in leaves]
 
 
-def _sizes(tensor: torch.Tensor) -> list[int]:
-    return [size if isinstance(size, int) else int(size.node.hint) for size in tensor.shape]
-
-
 def _numbers(leaves: Iterable[Any]) -> list[Any]:
     """What a call is given, with numbers as sizes."""
-    return [_sizes(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    return [hints_of(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
 
 
 def as_it_is_now(args: Any, kwargs: Any) -> Arguments:

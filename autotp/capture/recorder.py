@@ -144,8 +144,8 @@ class Recorder:
                 return self.given(unit.shape, self._again(self.results[call], leaves))
             with self._inside():
                 try:
-                    known = None if self.like is None else self.like.result_of(unit.shape, leaves)
-                    self.results[call] = original(twin, *args, **kwargs) if known is None else known
+                    before = None if self.like is None else self.like.result_of(unit.shape, leaves)
+                    self.results[call] = original(twin, *args, **kwargs) if before is None else before
                     self.recording.results.setdefault(unit.shape, self.results[call])
                 except Exception as error:
                     self.results[call] = self._stand_in(unit, error, args, kwargs)

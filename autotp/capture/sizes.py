@@ -54,6 +54,11 @@ def _hint(size: Any) -> int:
     return int(size if isinstance(size, int) else size.node.hint)
 
 
+def hints_of(tensor: torch.Tensor) -> list[int]:
+    """The sizes of a tensor as numbers: those of the call that is traced or recorded."""
+    return [_hint(size) for size in tensor.shape]
+
+
 def _symbolic(value: torch.Tensor, dims: Iterable[int]) -> list[int]:
     return [i for i in dims if not isinstance(value.shape[i], int)]
 
