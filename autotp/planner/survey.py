@@ -195,7 +195,8 @@ class _Surveyor:
     def _trace(self, unit: Unit, recordings: Sequence[Recording]) -> None:
         module, varying = unit.module(self.model), VaryingDims()
         with self._timed("capture"):
-            sites = [sized_site(module, *r.calls[unit.shape]) for r in recordings if unit.shape in r.calls]
+            calls = [r.told.get(unit.path) or r.calls[unit.shape] for r in recordings if unit.shape in r.calls]
+            sites = [sized_site(module, *call) for call in calls]
             for site in sites:
                 varying.observe(site)
             unread = recordings[0].unread.get(unit.shape, frozenset())  # none is known of a call that ended in an error

@@ -125,3 +125,28 @@ def test_blocks_that_read_parameters_of_their_place_are_planned_each_by_itself(k
         own = f"adapters.{place + first}"
         assert cut == {"up.weight", "up.bias", f"{own}.weight", f"{own}.bias"}
     verify(model, tp=2, example=example(model)).raise_for_failure()
+
+
+class Backwards(Stack):
+    """The last block is called first."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for place, block in reversed(list(enumerate(self.blocks))):
+            x = block(x, place)
+        return x
+
+
+def test_each_block_is_planned_from_its_own_call_whatever_their_order() -> None:
+    torch.manual_seed(0)
+    model = Backwards(Adapted).double()
+    plan = autotp.plan(model, tp=2, example=example(model))
+    assert len(plan.units) == DEPTH
+    for unit in plan.units:
+        own = f"adapters.{unit.instances[0].removeprefix('blocks.')}"
+        assert {p.name for p in unit.parameters if p.placement == "column"} == {
+            "up.weight",
+            "up.bias",
+            f"{own}.weight",
+            f"{own}.bias",
+        }
+    verify(model, tp=2, example=example(model)).raise_for_failure()
