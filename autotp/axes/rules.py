@@ -168,7 +168,7 @@ def _is_written_whole(node: torch.fx.Node) -> bool:
 def _is_for(rule: Signature, call: Call) -> bool:
     """Returns if a rule is for the method of a Python object: an object of another package in it may do anything."""
     of = annotation(call.node)
-    return rule.fits(call) and rule.owner == of.owner and of.holding <= {rule.owner, *rule.holding}
+    return rule.fits(call) and rule.is_for(of.owner, of.holding)
 
 
 def _rules(path: Path, tables: Mapping[str, Any]) -> dict[str, Rule]:

@@ -70,6 +70,16 @@ class Signature:
             and all(_has_room(group, result.dim()) for group, result in zip(self.results, results, strict=False))
         )
 
+    def is_for(self, owner: str | None, holding: frozenset[str]) -> bool:
+        """Returns if a method is the one that this tells of: by the package that defines it, and by those that define what its
+        object holds."""
+        return self.owner == owner and holding <= {self.owner, *self.holding}
+
+    def is_of_operand(self, result: int, dim: int) -> bool:
+        """Returns if a dim of a result, counted from the end, is one of an operand."""
+        letters = self.results[result].letters[dim:][:1] if result < len(self.results) else ()
+        return any(letters[0] in group.letters for group in self.operands) if letters else False
+
     def groups(self, count: int) -> list[Group]:
         """The groups of so many operands: an optional one is dropped when there are fewer operands than groups."""
         groups = list(self.operands)

@@ -18,6 +18,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from ..axes.record import Operator
+from ..axes.signature import Signature
 from ..errors import TraceError
 from .calls import OpaqueCall, call_opaque, check_opaque, read_differentiable, read_number, read_opaque
 from .opaque import (
@@ -36,13 +38,13 @@ from .symbols import Symbols
 class Handles:
     """All handles of one trace, with what was read from and done to them.
 
-    `varying` are the names of reads that are numbers known to vary, with the symbolic numbers they are in this trace.
+    `rules` tell of methods; `varying` are the names of reads that are numbers known to vary, with the symbolic numbers they are
+    in this trace.
     """
 
-    def __init__(
-        self, symbols: Symbols, module: nn.Module, widths: Widths, varying: Mapping[str, Any] | None = None
-    ) -> None:
-        self.symbols, self.widths, self.varying = symbols, widths, dict(varying or {})
+    def __init__(self, symbols: Symbols, module: nn.Module, widths: Widths, rules: Mapping[str, Operator]) -> None:
+        self.symbols, self.widths, self.rules = symbols, widths, rules
+        self.varying: dict[str, Any] = {}
         self.guards: list[HandleGuard] = []
         self.calls: list[OpaqueCall] = []
         self.paths = {id(part): path for path, part in module.named_modules()}
@@ -222,11 +224,17 @@ class Handles:
             return results
         if tensors and results and max(map(_rows, results)) < max(map(_rows, tensors)):
             raise TraceError(f"{call.name} of an object keeps rows back, and may give none at all at the next call")
-        return [self._renewed(leaf) for leaf in results]
+        return [self._renewed(leaf, self._keeps_rows(call, place)) for place, leaf in enumerate(results)]
 
-    def _renewed(self, result: torch.Tensor) -> torch.Tensor:
+    def _keeps_rows(self, call: OpaqueCall, place: int) -> bool:
+        """Returns if a rule says that a method's result has as many rows as what it is given."""
+        known = self.rules.get(f"opaque.{call.name}")
+        rule = known.rule if known is not None else None
+        return isinstance(rule, Signature) and rule.is_for(call.owner, call.holding) and rule.is_of_operand(place, -2)
+
+    def _renewed(self, result: torch.Tensor, keeps_rows: bool) -> torch.Tensor:
         sizes = list(result.shape)
-        if len(sizes) > 1:
+        if len(sizes) > 1 and not (keeps_rows and isinstance(sizes[-2], int)):
             # Even where it is one now: the object may have grown before the next call.
             sizes[-2] = self.symbols.size(max(2, _hint(sizes[-2])))
         return torch.empty(sizes, dtype=result.dtype, device=result.device)

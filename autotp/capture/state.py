@@ -27,7 +27,7 @@ def parts_of(value: Any) -> Iterator[Any]:
         yield from dict.values(value)  # a class of its own may make some when it is asked
     elif isinstance(value, (list, tuple, set, frozenset, collections.deque)):
         yield from value
-    if isinstance(value, (torch.Tensor, type)):
+    if isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, type)):
         return
     if hasattr(value, "__dict__"):
         yield from vars(value).values()

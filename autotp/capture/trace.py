@@ -22,7 +22,7 @@ from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 
 from ..axes.annotation import annotate
-from ..axes.rules import function_rules
+from ..axes.rules import function_rules, operator_rules
 from ..errors import TraceError
 from .capturing import capturing, unwrapped
 from .clone import clone, holding
@@ -140,7 +140,7 @@ class _Tracer:
             for i, (path, number) in enumerate(zip(site.paths("number"), site.numbers, strict=True))
         ]
         self.reads = self._varying_reads(varying, values)
-        self.handles = Handles(self.symbols, self.module, widths)
+        self.handles = Handles(self.symbols, self.module, widths, operator_rules(rules))
         self.stand_ins = [self.handles.stand_in(handle) for handle in site.handles]
         self.outputs: list[Any] = []
         self.out_spec: Any = None

@@ -91,7 +91,15 @@ def recurred_by_heads(*operands: torch.Tensor, states: States) -> Any:
     return [step(states.get(1)[:, 1], token, dt) for token in (x, x + before.softmax(-1)[..., 0])]
 
 
+@torch.no_grad()
+def weighed_by_heads(x: torch.Tensor, w: torch.Tensor, states: States) -> Any:
+    """What the state gives back, taken as heads."""
+    kept = [states.update_conv_state(x, 0), states.update_conv_state(x[..., :1], 0)]
+    return [(each.unflatten(1, (len(w), -1)) * w[:, None, None]).sum(-1) for each in kept]
+
+
 STEPS = [
+    Case("opaque.update_conv_state", "b (g r) T, g", weighed_by_heads),
     Case("function.causal_conv1d_update", "b c T, b c 1, c K, c", windowed),
     Case("function.mamba_selective_state_update", "b c N, b c, b c, c N, b N, b N, c, c", recurred),
     Case(
