@@ -15,7 +15,10 @@ from torch.fx.experimental.proxy_tensor import (
 )
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-LONG = 3000  # operators
+from .quick import Quick
+
+# Operators after which it pays to remember what each makes: few where sizes are numbers, many where they are symbols.
+SOON, LATE = 300, 3000
 
 
 class TracedFakes(FakeTensorMode):
@@ -26,20 +29,22 @@ class TracedFakes(FakeTensorMode):
     made it. The copy is made below the trace, which then takes it for a constant.
 
     torch remembers what each operator makes of which sizes. To remember takes as long as to find it out, and pays only where the
-    same operators come again and again: in a long trace.
+    same operators come again and again: in a long run, of more than `long` operators.
     """
 
-    def __init__(self, shape_env: ShapeEnv) -> None:
+    def __init__(self, shape_env: ShapeEnv, long: int = LATE) -> None:
         super().__init__(shape_env=shape_env, allow_non_fake_inputs=True)
-        self.calls = 0
+        self.calls, self.long, self.quick = 0, long, Quick(self)
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         self.calls += 1
-        self.cache_enabled = self.calls > LONG
+        self.cache_enabled = self.calls > self.long
         if func is torch.ops.aten.detach.default and not args[0].requires_grad:
             return self._copied(func, types, args)
+        if (known := self.quick(func, args, kwargs or {})) is not None:
+            return known
         return super().__torch_dispatch__(func, types, args, kwargs or {})
 
     def _copied(self, func: Any, types: Sequence[type], args: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -13,12 +13,13 @@ from torch.utils import _pytree as pytree
 
 from ..errors import TraceError
 from .opaque import copy_opaque
-from .sizes import hints_of
 from .state import CONSTANTS
 from .units import Unit
 
 # The sizes of a call's tensors, its numbers and words, as text: some are symbols.
 Sizes: TypeAlias = tuple[str, ...]
+# The unit's shape, the sizes, and whether gradients are on.
+Call: TypeAlias = tuple[int, Sizes, bool]
 # The positional and the named ones.
 Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -27,7 +28,7 @@ Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 class Recording:
     """The first call of every unit shape, and of units (by path) that are called with other sizes than the first of their shape;
     parameters that the outer Python uses by itself, and which tensors of a unit's result (by their number) nobody reads; why a
-    unit shape could not run; whether it all ran on fakes, and why conditions were guessed; what those first calls gave, and the
+    unit shape could not run; whether it all ran on fakes, and why conditions were guessed; what their calls gave, and the
     model; the first calls of units that are told which one of their siblings they are. A shape that was renamed has an origin."""
 
     calls: dict[int, Arguments] = field(default_factory=dict)
@@ -40,19 +41,27 @@ class Recording:
     on_fakes: bool = True
     guessed: str = ""
     told: dict[str, Arguments] = field(default_factory=dict)
-    results: dict[int, Any] = field(default_factory=dict)
+    results: dict[Call, Any] = field(default_factory=dict)
     result: Any = None
 
-    def result_of(self, shape: int, leaves: Sequence[Any]) -> Any:
-        """What a unit gave, as new fake tensors of numbers as sizes, if its call had these leaves; else None."""
-        if shape not in self.results or _numbers(pytree.tree_leaves(self.calls[shape])) != _numbers(leaves):
+    def result_of(self, call: Call, leaves: Iterable[Any]) -> Any:
+        """What a unit gave in such a call, as new fake tensors, if it was given nothing that it can have left something in, and
+        all sizes are numbers; else None."""
+        known = self.results.get(call)
+        if known is None or call[0] in self.failed or not all(map(_is_plain, (*leaves, *pytree.tree_leaves(known)))):
             return None
 
         def another(tensor: torch.Tensor) -> torch.Tensor:
             wanted = tensor.requires_grad and torch.is_grad_enabled()
-            return torch.empty(hints_of(tensor), dtype=tensor.dtype, device=tensor.device).requires_grad_(wanted)
+            return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device).requires_grad_(wanted)
 
-        return pytree.tree_map_only(torch.Tensor, another, self.results[shape])
+        return pytree.tree_map_only(torch.Tensor, another, known)
+
+    def as_units(self, shapes: Mapping[int, int]) -> Recording:
+        """What units gave, where the shape of each has another number: in `shapes`, by this one's."""
+        calls = ((call, result) for call, result in self.results.items() if call[0] in shapes)
+        failed = {shapes[shape]: reason for shape, reason in self.failed.items() if shape in shapes}
+        return Recording(results={(shapes[s], *rest): result for (s, *rest), result in calls}, failed=failed)  # type: ignore[misc]
 
     def call_of(self, unit: Unit) -> Arguments:
         """The first call of a unit, or one of the same sizes."""
@@ -93,9 +102,10 @@ def without_places(leaves: Iterable[Any], places: Callable[[], tuple[int, ...]])
     return [f"place {known.index(leaf)}" if type(leaf) is int and leaf in known else leaf for leaf in leaves]
 
 
-def _numbers(leaves: Iterable[Any]) -> list[Any]:
-    """What a call is given, with numbers as sizes."""
-    return [hints_of(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+def _is_plain(leaf: Any) -> bool:
+    """Returns if this is a constant, or a tensor whose sizes are numbers."""
+    tensor = isinstance(leaf, torch.Tensor) and all(isinstance(size, int) for size in leaf.shape)
+    return tensor or isinstance(leaf, CONSTANTS)
 
 
 def as_it_is_now(args: Any, kwargs: Any) -> Arguments:

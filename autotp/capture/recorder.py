@@ -21,6 +21,7 @@ from .instances import opened
 from .later import Later, pairs
 from .opaque import copy_opaque, tensors_of
 from .recorded import (
+    Call,
     Recording,
     Sizes,
     as_it_is_now,
@@ -64,8 +65,10 @@ class Recorder:
         self.like = None if every or real else like
         self.recording, self.real, self.depth = Recording(on_fakes=not real and guess is None), real, 0
         device = next((p.device for p in model.parameters() if p.device.type != "meta"), None)
-        self.symbols = Symbols(device, guess=guess)  # inputs without data stand for ones where the weights are
-        self.results: dict[tuple[int, Sizes, bool], Any] = {}
+        self.symbols = Symbols(
+            device, called=True, guess=guess
+        )  # inputs without data stand for ones where the weights are
+        self.results: dict[Call, Any] = self.recording.results
         # By the unit's shape, of its first call: the unit's path, the sizes, and these without places.
         self.sizes: dict[int, tuple[str, Sizes, Sizes]] = {}
         self.wants: dict[int, tuple[object, ...]] = {}  # by the unit's shape: what its last call was seen to want
@@ -144,9 +147,8 @@ class Recorder:
                 return self.given(unit.shape, self._again(self.results[call], leaves))
             with self._inside():
                 try:
-                    before = None if self.like is None else self.like.result_of(unit.shape, leaves)
+                    before = None if self.like is None else self.like.result_of(call, leaves)
                     self.results[call] = original(twin, *args, **kwargs) if before is None else before
-                    self.recording.results.setdefault(unit.shape, self.results[call])
                 except Exception as error:
                     self.results[call] = self._stand_in(unit, error, args, kwargs)
             return self.given(unit.shape, self.results[call])

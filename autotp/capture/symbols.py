@@ -20,7 +20,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, GuardOnDataDepende
 
 from ..errors import TraceError
 from .contract.laying import Layings, densely, laying_of, lies_as
-from .fake import TracedFakes
+from .fake import LATE, SOON, TracedFakes
 
 # Where a value is read off at run time: (tensor, dim), or (number, None).
 Place: TypeAlias = tuple[int, int | None]
@@ -59,16 +59,16 @@ class _Guessing(_Env):
 
 
 class Symbols:
-    """The symbols of one trace, and the guards under which it is valid. With `guess`, which is for runs that only look at
-    what is called, every condition on data is taken as that."""
+    """The symbols of one trace, and the guards under which it is valid. A run that only looks at what is `called` has few
+    symbols; with `guess` every condition on data is taken as that in it."""
 
-    def __init__(self, device: torch.device | None = None, *, guess: bool | None = None) -> None:
+    def __init__(self, device: torch.device | None = None, *, called: bool = False, guess: bool | None = None) -> None:
         self.device = device or torch.device("cpu")
         self.env = _Env()
         if guess is not None:
             self.env = _Guessing()
             self.env.answer = guess
-        self.mode = TracedFakes(self.env)
+        self.mode = TracedFakes(self.env, SOON if called else LATE)
         self.reads = set[sympy.Symbol]()  # of numbers that a program reads while it runs
         self.made: dict[sympy.Symbol, tuple[str, int]] = {}  # with which names, and what each stood for
         self._names: dict[sympy.Symbol, Place] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -50,8 +51,13 @@ def reading_of_logits(model: nn.Module, found: Survey) -> str:
             return cut_logits(part, seen[-1])
         return result
 
+    known = found.recorded
+    origins = {new: old for new, old in known.origins.items() if not heads & {new, old}} if known is not None else {}
+    units = [
+        replace(unit, shape=origins.get(unit.shape, unit.shape)) for unit in found.units
+    ]  # as they were when recorded
     try:
-        record(model, found.units, (), {**inputs, "labels": labels}, given=cut, like=found.recorded)
+        record(model, units, (), {**inputs, "labels": labels}, given=cut, like=known)
     except TraceError:
         return ""
     return _sentence(seen)

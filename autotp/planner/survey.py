@@ -79,8 +79,9 @@ def survey(
     split: frozenset[str] = frozenset()
     last: frozenset[str] = frozenset()
     closed: frozenset[str] = frozenset()
+    found: _Surveyor | None = None
     while True:
-        found = _Surveyor(model, find_units(model, split), examples, rules, objective)
+        found = _Surveyor(model, find_units(model, split), examples, rules, objective, found)
         try:
             failed = found.run()
         except TraceError as error:
@@ -116,8 +117,11 @@ class _Surveyor:
         examples: Sequence[Example],
         rules: tuple[Path, ...],
         objective: str,
+        earlier: _Surveyor | None,
     ) -> None:
-        self.model, self.examples = model, examples
+        self.model, self.examples, self.units = model, examples, units
+        self.like = earlier.recordings_as(units) if earlier is not None else {}
+        self.recordings: list[Recording] = []
         self.result = Survey(units, objective=objective)
         self.broken: Set[int] = frozenset()
         self.operator_rules, self.chain_rules = operator_rules(rules), chain_rules(rules)
@@ -135,10 +139,16 @@ class _Surveyor:
         with self.settled:
             return self._run()
 
+    def recordings_as(self, units: Sequence[Unit]) -> dict[int, Recording]:
+        """What units gave in each of the calls, for another choice of units."""
+        shapes, known = {unit.path: unit.shape for unit in units}, {unit.path: unit.shape for unit in self.units}
+        both = {known[path]: shapes[path] for path in shapes.keys() & known.keys()}
+        return {number: recording.as_units(both) for number, recording in enumerate(self.recordings)}
+
     def _run(self) -> dict[str, str]:
         units = self.result.units
         with self._timed("capture"):
-            recordings = self._recordings()
+            self.recordings = recordings = self._recordings()
         self.broken = recordings[0].failed.keys()
         self.result.recorded = recordings[0]
         failed: dict[str, str] = {}
@@ -166,14 +176,15 @@ class _Surveyor:
     def _recordings(self) -> list[Recording]:
         """What the examples call. The first is the user's, the others are made from it, and the model may not take them."""
         first, *others = self.examples
-        made = [record(self.model, self.result.units, *first, self.functions)]
+        made = [record(self.model, self.result.units, *first, self.functions, like=self.like.get(0))]
         # Of the others only the first call of each shape matters, unless units of one shape are called with other sizes or
         # numbers. A run on fakes that ends early would not tell that the outer Python needs values.
         differ = made[0].resized or made[0].told
         until = made[0].calls.keys() if made[0].on_fakes and not differ else ()
-        for example in others:
+        for number, example in enumerate(others, start=1):
             try:
-                made.append(record(self.model, self.result.units, *example, self.functions, until=until))
+                given = self.result.units, *example, self.functions
+                made.append(record(self.model, *given, until=until, like=self.like.get(number)))
             except TraceError as error:
                 self.result.sizes = ONE_CALL.format(reason=error)
         return made

@@ -1,0 +1,100 @@
+"""What is said at once of an operator's result is what torch finds: sizes, strides, type, place in memory. It adds no guard."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._dispatch.python import enable_python_dispatcher
+from torch.nn import functional
+
+from autotp.capture import quick
+from autotp.capture.quick import Quick
+from autotp.capture.symbols import Symbols
+from autotp.session.study import Study
+from tests.capture import comparing
+from tests.families import FAMILIES
+from tests.zoo.kinds import CAUSAL, Kind
+from tests.zoo.models import model_of
+
+
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
+    """How often each operator was answered at once. Every answer is compared with torch's."""
+    seen, wrong, scope = dict[str, int](), list[str](), dict[str, Any]()
+    # What runs in a trace is watched, but for autotp's own.
+    exec(compile(Path(str(comparing.__file__)).read_text(), os.path.abspath(quick.__file__), "exec"), scope)
+    monkeypatch.setattr(Quick, "__call__", scope["comparing"](Quick.__call__, seen, wrong))
+    yield seen
+    assert not wrong
+
+
+Case = Callable[[torch.Tensor, torch.Tensor], Any]
+CASES: dict[str, Case] = {
+    "view": lambda x, w: x.view(*x.shape[:2], 4, 2),
+    "view of -1": lambda x, w: x.view(-1, 8),
+    "view of a symbol and -1": lambda x, w: x.view(x.shape[0], -1),
+    "view to one": lambda x, w: x.view(*x.shape[:2], 8, 1),
+    "view of what is transposed": lambda x, w: x.transpose(0, 1).reshape(-1, 8),
+    "flattened": lambda x, w: x.flatten(),
+    "transposed": lambda x, w: x.transpose(-1, 0),
+    "permuted": lambda x, w: x.permute(2, 0, 1),
+    "a dim more": lambda x, w: (x.unsqueeze(0), x.unsqueeze(-1), x.transpose(0, 1).unsqueeze(1)),
+    "expanded": lambda x, w: x[:, None].expand(-1, 3, *x.shape[1:]),
+    "expanded before": lambda x, w: x.expand(2, *x.shape),
+    "expanded to one": lambda x, w: x.neg().expand(1, *x.shape),
+    "a part": lambda x, w: (x[..., 2:6], x[..., -3:], x[..., :100], x[:, 1:], x[..., 3]),
+    "a part of a part": lambda x, w: x[..., 2:][..., 1],
+    "copies": lambda x, w: (x.clone(), x.transpose(0, 1).clone(), x.transpose(0, 1).contiguous(), x.to(torch.bfloat16)),
+    "of floats": lambda x, w: (x.neg(), functional.gelu(x), functional.gelu(x, approximate="tanh"), x**2, x.clamp(min=0)),
+    "of what is permuted": lambda x, w: (x.transpose(0, 1).exp(), x[:, :, None].transpose(0, 1).sigmoid()),
+    "of a part": lambda x, w: (x[..., :4].neg(), x.transpose(0, 1)[..., 4:].neg(), x[:, :, :1].neg()),
+    "of what is expanded": lambda x, w: x[:, :, None].expand(-1, -1, 3, -1).tanh(),
+    "with numbers": lambda x, w: (x * 2, x + 0.5, x - 1, x / 3, torch.add(x, 1, alpha=2)),
+    "with itself": lambda x, w: (x * x, x + x, x.transpose(0, 1) * x.transpose(0, 1)),
+    "with fewer dims": lambda x, w: (x * w[0], w[0] * x, x + w[:1], x.transpose(0, 1) * w[0]),
+    "with one kept": lambda x, w: (x * x[..., :1], x * x.mean(-1, keepdim=True), x.mean(-1, keepdim=True) * x),
+    "both repeated": lambda x, w: x[:, :, :1] * w[0],
+    "turned": lambda x, w: x[:, :, None].transpose(1, 2) * x[:, None],
+    "of two types": lambda x, w: (x * w[0].double(), x + x.bool(), x.int() * 2, x.int() + x.int()),
+    "sums": lambda x, w: (x.sum(-1), x.sum((0, 1), keepdim=True), x.mean(1), x.transpose(0, 1).sum(0), x.sum(0).sum(0)),
+    "products": lambda x, w: (functional.linear(x, w), x.view(-1, 8) @ w.t(), x @ x.transpose(1, 2), w @ x.transpose(1, 2)),
+    "products with a bias": lambda x, w: (functional.linear(x, w, w[0]), torch.addmm(w[:1], w, w)),
+    "looked up": lambda x, w: functional.embedding(x[..., 0].long(), w),
+    "softmax": lambda x, w: (x.softmax(-1), x.transpose(0, 1).softmax(-1)),
+    "chosen": lambda x, w: (torch.where(x > 0, 0.0, 1.0), torch.where(x > 0, x, w[0])),
+    "joined": lambda x, w: (torch.cat((-x[..., 4:], x[..., :4]), -1), torch.cat((x, x)), torch.cat((x[..., :1], x), -1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("dynamic", [(), (0,), (0, 1)], ids=str)
+def test_a_result_is_the_one_that_torch_finds(compared: dict[str, int], name: str, dynamic: tuple[int, ...]) -> None:
+    symbols = Symbols()
+    x, w = symbols.tensor(torch.empty(3, 5, 8), set(dynamic)), symbols.tensor(torch.empty(8, 8))
+    with symbols.mode, enable_python_dispatcher():
+        CASES[name](x, w)
+    assert compared
+
+
+def test_sizes_that_may_be_none_are_left_to_torch(compared: dict[str, int]) -> None:
+    symbols = Symbols()
+    with symbols.mode, enable_python_dispatcher():
+        count = symbols.read(4)
+        torch.empty(count, 8).exp().view(-1)
+        torch.empty(5, 8)[torch.empty(5) > 0].exp().view(-1)
+        torch.empty(0, 8).exp().view(-1)
+        fewer = symbols.size(7) - 2
+        torch.empty(fewer, 8).exp().view(-1)
+    assert not compared.keys() & {"aten.exp.default", "aten.view.default"}
+
+
+@pytest.mark.parametrize("name", ["llama", "bigbird_pegasus", "mamba2", "bloom"])
+def test_a_models_traces_are_those_that_torch_makes(compared: dict[str, int], name: str) -> None:
+    config = FAMILIES[name].config() if name in FAMILIES else model_of(Kind(name, CAUSAL))
+    assert not Study(config).found.failures or name == "bigbird_pegasus"
+    assert len(compared) > 8
