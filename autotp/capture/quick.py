@@ -40,7 +40,8 @@ class Quick:
             order = range(len(made.sizes)) if made.order is None else made.order
             new = torch.empty([made.sizes[dim] for dim in order], dtype=made.dtype, device="meta")
             if made.order is not None:
-                new = new.permute([made.order.index(dim) for dim in range(len(made.order))])
+                strides = dict(zip(order, new.stride(), strict=True))
+                new = torch.as_strided(new, made.sizes, [strides[dim] for dim in range(len(strides))])
             return FakeTensor(self.mode, new, device)
         with in_kernel_invocation_manager(self.mode):
             place = made.of.storage_offset() + made.further

@@ -17,6 +17,7 @@ from autotp.capture.quick import Quick
 from autotp.capture.symbols import Symbols
 from autotp.session.study import Study
 from tests.capture import comparing
+from tests.capture.comparing import look
 from tests.families import FAMILIES
 from tests.zoo.kinds import CAUSAL, Kind
 from tests.zoo.models import model_of
@@ -79,6 +80,13 @@ def test_a_result_is_the_one_that_torch_finds(compared: dict[str, int], name: st
     with symbols.mode, enable_python_dispatcher():
         CASES[name](x, w)
     assert compared
+
+
+def test_what_is_permuted_stays_so_without_torchs_python_dispatcher() -> None:
+    symbols = Symbols()
+    x = symbols.tensor(torch.empty(3, 5, 8), {0, 1})
+    with symbols.mode:
+        assert look(x.transpose(0, 2).exp(), None) == look(x.exp().transpose(0, 2), None)
 
 
 def test_sizes_that_may_be_none_are_left_to_torch(compared: dict[str, int]) -> None:

@@ -133,7 +133,14 @@ def runs_as_dense(name: str) -> bool:
 @pytest.mark.sweep
 @pytest.mark.parametrize(
     ("name", "holds"),
-    [("llama", True), ("doge", False), ("gemma4", False), ("inkling_text", False), ("inkling2_text", False)],
+    [
+        ("llama", True),
+        ("doge", False),
+        ("gemma3n_text", False),
+        ("gemma4", False),
+        ("inkling_text", False),
+        ("inkling2_text", False),
+    ],
 )
 def test_plans_of_transformers_that_would_be_faster_than_ours_do_not_hold(name: str, holds: bool) -> None:
     """docs/against.md says so of these; once they hold, the table has to be looked at again."""
