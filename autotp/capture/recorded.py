@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -42,13 +42,16 @@ class Recording:
     guessed: str = ""
     told: dict[str, Arguments] = field(default_factory=dict)
     results: dict[Call, Any] = field(default_factory=dict)
+    types: dict[Call, list[Any]] = field(default_factory=dict)  # of the tensors of such a call
     result: Any = None
 
-    def result_of(self, call: Call, leaves: Iterable[Any]) -> Any:
+    def result_of(self, call: Call, leaves: Sequence[Any]) -> Any:
         """What a unit gave in such a call, as new fake tensors, if it was given nothing that it can have left something in, and
         all sizes are numbers; else None."""
         known = self.results.get(call)
-        if known is None or call[0] in self.failed or not all(map(_is_plain, (*leaves, *pytree.tree_leaves(known)))):
+        if known is None or call[0] in self.failed or self.types[call] != types_of(leaves):
+            return None
+        if not all(map(_is_plain, (*leaves, *pytree.tree_leaves(known)))):
             return None
 
         def another(tensor: torch.Tensor) -> torch.Tensor:
@@ -59,9 +62,10 @@ class Recording:
 
     def as_units(self, shapes: Mapping[int, int]) -> Recording:
         """What units gave, where the shape of each has another number: in `shapes`, by this one's."""
-        calls = ((call, result) for call, result in self.results.items() if call[0] in shapes)
+        calls = {(shapes[shape], sizes, on): (shape, sizes, on) for shape, sizes, on in self.results if shape in shapes}
         failed = {shapes[shape]: reason for shape, reason in self.failed.items() if shape in shapes}
-        return Recording(results={(shapes[s], *rest): result for (s, *rest), result in calls}, failed=failed)  # type: ignore[misc]
+        results, types = ({new: each[old] for new, old in calls.items()} for each in (self.results, self.types))
+        return Recording(results=results, types=types, failed=failed)
 
     def call_of(self, unit: Unit) -> Arguments:
         """The first call of a unit, or one of the same sizes."""
@@ -100,6 +104,11 @@ def without_places(leaves: Iterable[Any], places: Callable[[], tuple[int, ...]])
     leaves = list(leaves)
     known = places() if any(type(leaf) is int for leaf in leaves) else ()
     return [f"place {known.index(leaf)}" if type(leaf) is int and leaf in known else leaf for leaf in leaves]
+
+
+def types_of(leaves: Iterable[Any]) -> list[torch.dtype]:
+    """The types of the tensors of a call."""
+    return [leaf.dtype for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
 def _is_plain(leaf: Any) -> bool:

@@ -28,6 +28,7 @@ from .recorded import (
     first_line,
     scales_it,
     sizes_of,
+    types_of,
     values_like,
     wanting_gradients_too,
     without_places,
@@ -65,9 +66,8 @@ class Recorder:
         self.like = None if every or real else like
         self.recording, self.real, self.depth = Recording(on_fakes=not real and guess is None), real, 0
         device = next((p.device for p in model.parameters() if p.device.type != "meta"), None)
-        self.symbols = Symbols(
-            device, called=True, guess=guess
-        )  # inputs without data stand for ones where the weights are
+        # Inputs without data stand for ones where the weights are.
+        self.symbols = Symbols(device, called=True, guess=guess)
         self.results: dict[Call, Any] = self.recording.results
         # By the unit's shape, of its first call: the unit's path, the sizes, and these without places.
         self.sizes: dict[int, tuple[str, Sizes, Sizes]] = {}
@@ -145,6 +145,7 @@ class Recorder:
                 raise _EnoughCalled
             if call in self.results and not self.every:
                 return self.given(unit.shape, self._again(self.results[call], leaves))
+            self.recording.types[call] = types_of(leaves)
             with self._inside():
                 try:
                     before = None if self.like is None else self.like.result_of(call, leaves)

@@ -53,9 +53,8 @@ def reading_of_logits(model: nn.Module, found: Survey) -> str:
 
     known = found.recorded
     origins = {new: old for new, old in known.origins.items() if not heads & {new, old}} if known is not None else {}
-    units = [
-        replace(unit, shape=origins.get(unit.shape, unit.shape)) for unit in found.units
-    ]  # as they were when recorded
+    # As they were when recorded.
+    units = [replace(unit, shape=origins.get(unit.shape, unit.shape)) for unit in found.units]
     try:
         record(model, units, (), {**inputs, "labels": labels}, given=cut, like=known)
     except TraceError:

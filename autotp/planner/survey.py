@@ -143,7 +143,8 @@ class _Surveyor:
         """What units gave in each of the calls, for another choice of units."""
         shapes, known = {unit.path: unit.shape for unit in units}, {unit.path: unit.shape for unit in self.units}
         both = {known[path]: shapes[path] for path in shapes.keys() & known.keys()}
-        return {number: recording.as_units(both) for number, recording in enumerate(self.recordings)}
+        made = enumerate(self.recordings)  # what is guessed, or of values, is found anew
+        return {number: recording.as_units(both) for number, recording in made if recording.on_fakes}
 
     def _run(self) -> dict[str, str]:
         units = self.result.units

@@ -59,6 +59,7 @@ CASES: dict[str, Case] = {
     "with itself": lambda x, w: (x * x, x + x, x.transpose(0, 1) * x.transpose(0, 1)),
     "with fewer dims": lambda x, w: (x * w[0], w[0] * x, x + w[:1], x.transpose(0, 1) * w[0]),
     "with one kept": lambda x, w: (x * x[..., :1], x * x.mean(-1, keepdim=True), x.mean(-1, keepdim=True) * x),
+    "with a size of one": lambda x, w: (x.neg()[:, :, None] * w[0], w[0] * x[:, None], x[:, :, None] * w[:1]),
     "both repeated": lambda x, w: x[:, :, :1] * w[0],
     "turned": lambda x, w: x[:, :, None].transpose(1, 2) * x[:, None],
     "of two types": lambda x, w: (x * w[0].double(), x + x.bool(), x.int() * 2, x.int() + x.int()),

@@ -1,0 +1,32 @@
+"""What a unit gave is given again for the same call, and for no other."""
+
+from __future__ import annotations
+
+import torch
+
+from autotp.capture.recorded import Recording, sizes_of, types_of
+
+X = torch.empty(2, 3)
+CALL = 0, sizes_of([X], ()), True
+
+
+def test_a_result_is_for_calls_of_the_same_types_that_leave_nothing() -> None:
+    known = Recording(results={CALL: (X.exp(),)}, types={CALL: types_of([X])})
+    (given,) = known.result_of(CALL, [X])
+    assert (given.shape, given.dtype) == (X.shape, X.dtype)
+    assert known.result_of(CALL, [X.half()]) is None
+    assert known.result_of(CALL, [X, object()]) is None
+    assert known.result_of((1, *CALL[1:]), [X]) is None
+    known.failed[0] = "it cannot run"
+    assert known.result_of(CALL, [X]) is None
+
+
+def test_results_are_those_of_units_by_their_new_numbers() -> None:
+    known = Recording(
+        results={CALL: X, (1, *CALL[1:]): X}, types={CALL: [X.dtype], (1, *CALL[1:]): [X.dtype]}, failed={1: "no"}
+    )
+    other = known.as_units({0: 5, 1: 6})
+    assert other.result_of((5, *CALL[1:]), [X]) is not None
+    assert other.result_of(CALL, [X]) is None
+    assert other.result_of((6, *CALL[1:]), [X]) is None
+    assert not known.as_units({}).results
