@@ -17,7 +17,8 @@ from torch.utils import _pytree as pytree
 
 from ..errors import UsageError
 from ..runtime.cut.given import check_given, given, gradients
-from ..runtime.cut.views import refresh_trained, trained
+from ..runtime.cut.refresh import refresh_trained
+from ..runtime.cut.views import trained
 from ..runtime.devices.devices import CPU
 from ..runtime.devices.randomness import state_of
 from ..runtime.groups.processes import ProcessRanks

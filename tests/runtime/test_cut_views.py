@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import gc
+import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -261,6 +263,40 @@ def test_views_that_are_parameters_and_garbage_on_some_ranks_are_not_gathered() 
     gc.disable()
     try:
         assert all(on_ranks(3, lambda net: equal(_garbage(net, net.embed.weight.autotp_origin.ranks.rank), true)))
+    finally:
+        gc.enable()
+
+
+class _Slow:
+    """Garbage of which one thread disposes, while others run: a collection that takes its time."""
+
+    def __init__(self, begun: threading.Event) -> None:
+        self.begun, self.circle = begun, self
+
+    def __del__(self) -> None:
+        self.begun.set()
+        time.sleep(0.2)
+
+
+def _garbage_while_another_collects(net: Any) -> bool:
+    true, rank = net(IDS), net.embed.weight.autotp_origin.ranks.rank
+    kept: list[Any] = [nn.Parameter(net.blocks[0].up.weight.data[:5])]
+    if rank == 0:
+        begun = threading.Event()
+        _Slow(begun)
+        threading.Thread(target=gc.collect).start()
+        assert begun.wait(10)
+        kept.append(kept)  # a circle, which the other thread has not seen as garbage
+    del kept
+    net.blocks[0].up.weight.data.mul_(2).div_(2)
+    return equal(net(IDS), true)
+
+
+def test_a_view_that_is_garbage_is_gone_before_a_call_though_another_thread_collects() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        assert on_ranks(2, _garbage_while_another_collects) == [True, True]
     finally:
         gc.enable()
 

@@ -4,7 +4,6 @@ tensor's do: what is written into one is taken over by the part, and after a wri
 from __future__ import annotations
 
 import copy
-import gc
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,8 +13,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from ...errors import RankLostError, UsageError
-from ..groups.ranks import Ranks
+from ...errors import UsageError
 from .differentiate import DIFFERENTIATING
 from .kinds import MEMORY, OF_OBJECT, OF_PART, OF_SIZES, RESHAPING, counts_writes, label, setter, written_by
 from .known import Known
@@ -35,10 +33,6 @@ MSG_MEMORY = "{what} would give {name}, a cut tensor, or a view of it, another m
 MSG_SHARED = (
     "the memory of {name}, which is cut over ranks, would become another tensor's too; hand on .whole(), a copy, or .local(),"
     " this rank's part"
-)
-MSG_ONE_RANK = (
-    "{error}; this rank has a parameter that is a view of {name}, as nn.Parameter({name}.data[:2]) is, which a call needs: let"
-    " all ranks have the same ones"
 )
 MSG_CLASS = (
     "as_subclass would make a {kind} of the memory of {name}, which is cut over ranks, and writes there would be lost;"
@@ -170,35 +164,6 @@ class WholeView(IsView, torch.Tensor):
             with torch.no_grad():
                 self.autotp_root.detach().copy_(self.autotp_cut.whole(what))
         self.autotp_version = _version(self.autotp_cut)
-
-
-def refresh_trained(ranks: Ranks, model: nn.Module) -> None:
-    """Before a call: views that are parameters are of what is there now. Raises RankLostError for one that not all ranks have."""
-    old = _out_of_date(ranks)
-    within = {id(parameter) for parameter in model.parameters()} if old else set()
-    if any(id(view) not in within and "autotp_is_held" not in view.__dict__ for view in old):
-        del old[:]
-        gc.collect()  # what nobody holds any more is gone on all ranks, and not when Python comes to it
-        old = _out_of_date(ranks)
-    for view in old:
-        if id(view) not in within:
-            view.__dict__["autotp_is_held"] = True
-        try:
-            view.refresh("a call")
-        except RankLostError as error:
-            name = view.autotp_cut.autotp_origin.name
-            raise RankLostError(MSG_ONE_RANK.format(error=error, name=name)) from error
-
-
-def _out_of_date(ranks: Ranks) -> list[WholeView]:
-    found = []
-    for key, each in list(trained.items()):
-        view = each()
-        if not isinstance(view, WholeView):  # gone, or given other data
-            trained.forget(key, each)
-        elif view.autotp_cut.autotp_origin.ranks is ranks and not view.is_fresh():
-            found.append(view)
-    return found
 
 
 def _on_one_root(views: Sequence[WholeView]) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
