@@ -149,21 +149,29 @@ Cuts: TypeAlias = Mapping[Axis, Cut]
 
 def layout_of(term: Term, cuts: Cuts) -> Layout:
     """Freeze a term under a choice of cut axes; neighbouring whole parts are joined."""
-    term = resolve(term)
+    return _frozen(resolve(term), cuts)
+
+
+def _frozen(term: Term, cuts: Cuts) -> Layout:
+    """The same of a term in normal form, whose parts are too."""
     if isinstance(term, Axis):
         return Leaf(term.size, cuts.get(term))
     parts: list[Layout] = []
-    for part in (layout_of(part, cuts) for part in term.parts):
-        whole = is_whole(part)
-        if whole and parts and is_whole(parts[-1]):
+    for part in (_frozen(part, cuts) for part in term.parts):
+        if parts and _is_whole_leaf(part) and _is_whole_leaf(parts[-1]):
             before = parts.pop().size
             part = Leaf(before * part.size if isinstance(term, Product) else before + part.size)
-        parts.append(Leaf(part.size) if whole else part)
+        parts.append(part)
     if len(parts) == 1:
         return parts[0]
     if not parts:
         return Leaf(1)
     return (ProductLayout if isinstance(term, Product) else SumLayout)(tuple(parts))
+
+
+def _is_whole_leaf(layout: Layout) -> bool:
+    # What is frozen from whole parts only is one leaf.
+    return isinstance(layout, Leaf) and layout.cut is None
 
 
 def leaves(layout: Layout) -> Iterator[Leaf]:

@@ -85,12 +85,38 @@ def axis(size: int) -> Term:
     return ONE if size == 1 else Axis(size)
 
 
+class _Bindings:
+    """How many axes have been bound so far: while there are no more, a term's normal form is what it was."""
+
+    count = 0
+
+
+def bind(unknown: Axis, term: Term) -> None:
+    """Let an axis be a finer term, wherever it is mentioned."""
+    unknown.bound = term
+    _Bindings.count += 1
+
+
 def resolve(term: Term) -> Term:
     """The term read through all bindings, in normal form: nested products and nested sums are flat."""
     while isinstance(term, Axis):
         if term.bound is None:
             return term
         term = term.bound
+    count, (known_at, known) = _Bindings.count, vars(term).get(_NORMAL, (-1, ONE))
+    if known_at == count:
+        return known
+    normal = _normal(term)
+    vars(term)[_NORMAL] = count, normal
+    if not isinstance(normal, Axis):
+        vars(normal)[_NORMAL] = count, normal
+    return normal
+
+
+_NORMAL = "normal"  # when a term's normal form was found, and that; no field, since it says nothing new of the term
+
+
+def _normal(term: Product | Sum) -> Term:
     kind = type(term)
     flat: list[Term] = []
     for part in map(resolve, term.parts):
@@ -103,12 +129,13 @@ def resolve(term: Term) -> Term:
 
 def axes_of(term: Term) -> Iterator[Axis]:
     """The unbound axes of a term, major to minor."""
-    term = resolve(term)
-    if isinstance(term, Axis):
-        yield term
-    else:
-        for part in term.parts:
-            yield from axes_of(part)
+    waiting = [resolve(term)]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Axis):
+            yield part
+        else:
+            waiting += reversed(part.parts)  # in normal form, as the whole is
 
 
 def axes_of_dims(dims: Iterable[Term]) -> set[Axis]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from .term import ONE, Axis, Product, Sum, Term, axes_of, axis, resolve
+from .term import ONE, Axis, Product, Sum, Term, axes_of, axis, bind, resolve
 
 
 class CannotUnify(Exception):
@@ -40,7 +40,7 @@ def _bind(unknown: Axis, term: Term) -> None:
     parts = list(axes_of(term))
     if unknown in parts:
         raise CannotUnify("a term would contain itself")
-    unknown.bound = term
+    bind(unknown, term)
     for part in parts:
         part.pins.extend(unknown.pins)
 

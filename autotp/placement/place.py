@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Hashable, MutableMapping
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import torch
 
 from ..axes.facts import Typing
-from ..axes.layout import Cuts
+from ..axes.layout import Cuts, layout_of
 from ..errors import UnsoundPlanError
 from .backward import Backward, Price
 from .between import steps_between
@@ -21,7 +23,10 @@ from .prepare import regroup_sums, split_biases, taken_apart
 from .sequence import SequenceCut, place_sequence
 from .state import Flow
 from .steps import Steps
-from .typed import TypedGraph
+from .typed import TypedGraph, is_parameter
+
+# Which products wait for their sum, by what units are like in which they do.
+Waits: TypeAlias = MutableMapping[Hashable, frozenset[str]]
 
 
 @dataclass(frozen=True)
@@ -57,12 +62,13 @@ def place(
     keep: bool = False,
     backward: bool = True,
     sequence: int = 0,
+    waits: Waits | None = None,
 ) -> Placement:
     """Place a traced graph under a choice of cuts; the traced graph is not changed.
 
     Results whose numbers are in `unread` leave the unit as slices, to be gathered if they are read after all; with `keep`
     all others do too, as distributed tensors. What is handed on from unit to unit is cut over its positions on so many ranks
-    as `sequence` says.
+    as `sequence` says. Which products wait in a unit that is like one in `waits` is not tried out again.
     Raises UnsoundPlanError if a cut axis must be whole, PlacementError if the mesh factors do not nest.
     """
 
@@ -82,7 +88,8 @@ def place(
         return Placement(typed, final, conjugates, steps, calls(typed, final, steps, price), backward)
 
     Mesh(Contract(cuts))
-    best = _cheapest(placed, lambda found: seconds_of(found.typed, found.flow, found.calls, price))
+    seconds = functools.partial(_seconds, price=price)
+    best = _cheapest(placed, seconds, {} if waits is None else waits)
     if not sequence:
         return best
     found = place_sequence(best.typed, best.flow, best.backward, sequence)
@@ -112,21 +119,53 @@ def _check_written(flow: Flow, steps: Steps) -> None:
 _MOST_PRODUCTS = 6
 
 
-def _cheapest(placed: Callable[[frozenset[str]], Placement], seconds: Callable[[Placement], float]) -> Placement:
+def _cheapest(
+    placed: Callable[[frozenset[str]], Placement], seconds: Callable[[Placement], float], waits: Waits
+) -> Placement:
     """The placement in which none of the products waits for its sum, all or one do, or what changing one of them at a time
     then leads to."""
-    best = placed(frozenset())
+    best, waiting = placed(frozenset()), frozenset[str]()
     known = frozenset(best.flow.products)
-    cost = seconds(best) if known else 0.0
-    trials = [known, *_single(known)] if known else []
+    if not known:
+        return best
+    cost = seconds(best)
+    kind = _likeness(best, cost)
+    if kind in waits:
+        return placed(waits[kind]) if waits[kind] else best
+    trials, tried = [known, *_single(known)], {waiting}
     while trials:
         trial = trials.pop(0)
+        if trial in tried:
+            continue
+        tried.add(trial)
         placement = placed(trial)
         known |= placement.flow.products
         if (found := seconds(placement)) < cost:
-            best, cost = placement, found
+            best, cost, waiting = placement, found, trial
             trials = [trial ^ change for change in _single(known)] or [known] * (known != trial)
+    waits[kind] = waiting
     return best
+
+
+def _seconds(found: Placement, price: Price) -> float:
+    return seconds_of(found.typed, found.flow, found.calls, price)
+
+
+def _likeness(found: Placement, cost: float) -> Hashable:
+    """What units have in common in which the same products wait: operators, what these read, how their results are cut, handed
+    on and differentiated, and what all of it costs. Their constants, and the names of parameters, may differ."""
+    typed, flow = found.typed, found.flow
+    numbers = {node: number for number, node in enumerate(typed.graph.nodes)}
+
+    def of(node: torch.fx.Node) -> Hashable:
+        what = (node.name, node.target) if node.op == "call_function" else (node.op, is_parameter(node))
+        held = {axis: flow.cuts[axis] for axis in flow.held.get(node, ())}
+        results = typed.facts[node].outputs if node in typed.facts else ()
+        layouts = tuple(layout_of(term, held) for dims in results for term in dims)
+        handed_on = node in flow.gradient, node in flow.kept, node in flow.deferred
+        return what, tuple(numbers[each] for each in node.all_input_nodes), layouts, handed_on
+
+    return cost, found.gradients, tuple(map(of, numbers))
 
 
 def _single(products: frozenset[str]) -> list[frozenset[str]]:

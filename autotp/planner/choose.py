@@ -122,6 +122,7 @@ def placed(problem: UnitProblem, cuts: Cuts, weigher: Weigher, *, backward: bool
         keep=problem.keep,
         backward=backward,
         sequence=problem.sequence if backward else 0,
+        waits=weigher.waits,
     )
 
 

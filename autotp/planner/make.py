@@ -9,6 +9,7 @@ from torch import nn
 
 from ..chains.match import Proposal
 from ..errors import UsageError
+from ..placement.place import Waits
 from .assemble import unit_plan
 from .choose import Choice, UnitProblem, without
 from .cost import DEFAULT_HARDWARE, Hardware, Workload, hardware
@@ -44,7 +45,8 @@ def make_plan(
         problems = {shape: replace(problem, keep=problem.is_head) for shape, problem in problems.items()}
     if sequence_parallel and tp > 1:
         problems = {shape: replace(problem, sequence=tp) for shape, problem in problems.items()}
-    weighers = {s: Weigher(p.graph, machine, workload) for s, p in problems.items()}
+    waits: Waits = {}
+    weighers = {s: Weigher(p.graph, machine, workload, waits) for s, p in problems.items()}
     tied, holders = [names for names in parameter_owners(model).values() if len(names) > 1], holders_of(model)
     select: Select = LeastMemory(weighers, tp)
     if objective is not None:

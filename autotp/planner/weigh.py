@@ -12,7 +12,7 @@ import torch
 from ..axes.layout import Factor, Factors, parts_of
 from ..placement.backward import Values
 from ..placement.calls import Together
-from ..placement.place import Placement
+from ..placement.place import Placement, Waits
 from ..placement.sizes import step_share
 from ..placement.steps import Step
 from ..placement.transition import Transition
@@ -60,10 +60,13 @@ class Collective:
 
 
 class Weigher:
-    """Prices collectives of one unit on one kind of hardware at one workload."""
+    """Prices collectives of one unit on one kind of hardware at one workload; units weighed with it may share `waits`."""
 
-    def __init__(self, graph: torch.fx.Graph, machine: Hardware, workload: Workload) -> None:
+    def __init__(
+        self, graph: torch.fx.Graph, machine: Hardware, workload: Workload, waits: Waits | None = None
+    ) -> None:
         self.machine, self.workload, self.sizing = machine, workload, Sizing(graph, workload)
+        self.waits: Waits = {} if waits is None else waits
         self._numbers: dict[tuple[object, ...], float] = {}  # of elements, by shapes
 
     def price(self, kind: str, values: Values, ranks: int) -> float:
