@@ -43,8 +43,6 @@ Made: TypeAlias = View | New | None
 
 
 def _view(lengths: Lengths, x: FakeTensor, sizes: Sequence[Size]) -> Made:
-    if not lengths.is_dense(x):
-        return None
     sizes = list(sizes)
     whole, known = lengths.products(x.shape), lengths.products([size for size in sizes if not same(size, -1)])
     if whole is None or known is None:
@@ -61,7 +59,7 @@ def _view(lengths: Lengths, x: FakeTensor, sizes: Sequence[Size]) -> Made:
         sizes[missing[0]] = left
     elif missing or rest or all_of != some_of:
         return None
-    strides = lengths.dense(sizes)
+    strides = lengths.dense(sizes) if lengths.is_dense(x) else lengths.viewed(x, sizes)
     return View(x, sizes, strides) if strides is not None else None
 
 
@@ -115,12 +113,12 @@ def _expand(lengths: Lengths, x: FakeTensor, sizes: Sequence[Size], implicit: bo
 
 def _slice(lengths: Lengths, x: FakeTensor, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Made:
     size, first, last = x.shape[dim], 0 if start is None else start, end
-    if not all(isinstance(each, int) for each in (size, first, step, 0 if last is None else last)) or step != 1:
+    if not all(isinstance(each, int) for each in (size, first, step, 0 if last is None else last)) or step < 1:
         return None
-    first, last, _ = slice(first, last).indices(size)
-    sizes = list(x.shape)
-    sizes[dim] = last - first
-    return View(x, sizes, x.stride(), first * x.stride()[dim]) if last > first else None
+    part = range(*slice(first, last, step).indices(size))
+    sizes, strides = list(x.shape), list(x.stride())
+    sizes[dim], strides[dim] = len(part), step * strides[dim]
+    return View(x, sizes, strides, part.start * x.stride()[dim]) if part else None
 
 
 def _select(lengths: Lengths, x: FakeTensor, dim: int, index: Any) -> Made:
@@ -171,14 +169,15 @@ def _binary(lengths: Lengths, x: FakeTensor, y: Any, *, alpha: Any = 1) -> Made:
         return None
     if _is_number(y):
         return _pointwise(lengths, x)
-    if not (_is_real(x) and _are_alike(x, y) and x.dim() and y.dim()):
+    if not (_is_real(x) and _are_alike(x, y)):
         return None
+    if not (x.dim() and y.dim()):
+        return _like(lengths, x if x.dim() else y)
     if lengths.is_dense(x) and lengths.is_dense(y):
-        if len(x.shape) == len(y.shape) and all(map(same, x.shape, y.shape)):
-            return New(x.shape, x.dtype)
-        if _fits(x.shape, y.shape):
-            return New(y.shape, x.dtype)
-    return _like(lengths, x) if _fits(y.shape, x.shape) else None
+        larger = next((large.shape for large, small in ((x, y), (y, x)) if _fits(small.shape, large.shape)), None)
+        return None if larger is None else New(larger, x.dtype)
+    # Where one lies in another order a size of one may lie anywhere.
+    return _like(lengths, x) if _fits(y.shape, x.shape) and not any(same(size, 1) for size in x.shape) else None
 
 
 def _are_alike(x: FakeTensor, *others: Any) -> bool:
@@ -220,10 +219,9 @@ def _cat(lengths: Lengths, tensors: Sequence[Any], dim: int = 0) -> Made:
 
 
 def _fits(small: Sequence[Size], large: Sequence[Size]) -> bool:
-    """Returns if a tensor of some sizes is repeated to be of larger ones, none of which is one: that would lie anywhere."""
-    if len(small) > len(large) or any(same(size, 1) for size in large):
-        return False
-    return all(same(own, size) or same(own, 1) for own, size in zip(small[::-1], large[::-1], strict=False))
+    """Returns if a tensor of some sizes is repeated to be of other ones, or has these."""
+    pairs = zip(small[::-1], large[::-1], strict=False)
+    return len(small) <= len(large) and all(same(own, size) or same(own, 1) for own, size in pairs)
 
 
 def _reduced(lengths: Lengths, x: FakeTensor, dims: Any, keepdim: bool = False, *, dtype: Any = None) -> Made:
@@ -245,6 +243,16 @@ def _embedding(lengths: Lengths, table: FakeTensor, places: Any, *options: Any) 
         return None
     sizes = [*places.shape, table.shape[1]]
     return New(sizes, table.dtype) if lengths.is_dense(places) and lengths.dense(sizes) is not None else None
+
+
+def _index(lengths: Lengths, x: FakeTensor, indices: Sequence[Any]) -> Made:
+    """Rows, by their places."""
+    rows = indices[0]
+    if len(indices) != 1 or type(rows) is not FakeTensor or rows.dtype != torch.int64 or rows.dim() != 1 or not x.dim():
+        return None
+    sizes = [*rows.shape, *x.shape[1:]]
+    plain = lengths.is_dense(x) and lengths.is_dense(rows) and rows.fake_device == x.fake_device
+    return New(sizes, x.dtype) if plain and not any(same(size, 1) for size in sizes) else None
 
 
 def _softmax(lengths: Lengths, x: FakeTensor, dim: int, half_to_float: bool) -> Made:
@@ -279,6 +287,7 @@ AT_ONCE: Mapping[Any, Callable[..., Made]] = {
     **dict.fromkeys((aten.mm.default, aten.bmm.default), _mm),
     aten.addmm.default: _addmm,
     aten.embedding.default: _embedding,
+    aten.index.Tensor: _index,
     aten._softmax.default: _softmax,
     aten.where.self: _where,
     aten.cat.default: _cat,

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from torch import nn
 
 
 class Later(OrderedDict[str, nn.Module | None]):
-    """The `_modules` of a module, which `make` gives at the first question."""
+    """The `_modules` of a module, which `make` gives at the first question; whether a name is among its `names` is known."""
 
-    def __init__(self, make: Callable[[], Mapping[str, nn.Module | None]] | None = None) -> None:
+    def __init__(
+        self, make: Callable[[], Mapping[str, nn.Module | None]] | None = None, names: Collection[str] = ()
+    ) -> None:
         super().__init__()
-        self._make = make
+        self._make, self._names = make, frozenset(names)
 
     @property
     def is_made(self) -> bool:
         """Returns if somebody has asked."""
         return self._make is None
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) if self.is_made else name in self._names
 
     def made(self) -> None:
         """Make them, unless they are."""
@@ -45,7 +50,7 @@ def _asking(name: str) -> Any:
 
 # All that a dict answers by what it holds, or changes.
 for _name in (
-    "__contains__ __delitem__ __eq__ __getitem__ __ior__ __iter__ __len__ __ne__ __or__ __reduce__ __repr__ __reversed__ __ror__"
+    "__delitem__ __eq__ __getitem__ __ior__ __iter__ __len__ __ne__ __or__ __reduce__ __repr__ __reversed__ __ror__"
     " __setitem__ clear copy get items keys move_to_end pop popitem setdefault update values"
 ).split():
     setattr(Later, _name, _asking(_name))

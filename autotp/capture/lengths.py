@@ -71,6 +71,40 @@ class Lengths:
         strides = self.dense(tensor.shape)
         return strides is not None and all(map(same, tensor.stride(), strides))
 
+    def viewed(self, tensor: Any, sizes: Sequence[Size]) -> list[Size] | None:
+        """The strides of a view of these sizes, as many elements as the tensor has, where each of its dims stays, is taken apart
+        or is joined with its neighbours; None where that is not plain, or a size is one."""
+        old, strides = list(tensor.shape), list(tensor.stride())
+        if tensor.layout is not torch.strided or any(same(size, 1) for size in (*old, *sizes)):
+            return None
+        new, found = list(sizes), list[Size]()
+        while old and new:
+            joined, parts, innermost = [old.pop()], [new.pop()], strides.pop()
+            stride = innermost
+            while (difference := self._compared(joined, parts)) != 0:
+                if difference is None or not (new if difference > 0 else old):
+                    return None
+                if difference > 0:
+                    parts.append(new.pop())
+                elif (further := self.product(strides[-1])) is None or further != self.products((joined[-1], stride)):
+                    return None
+                else:
+                    joined.append(old.pop())
+                    stride = strides.pop()
+            for size in parts:
+                found.append(innermost)
+                innermost = innermost * size
+        return found[::-1] if not (old or new) else None
+
+    def _compared(self, some: Sequence[Size], others: Sequence[Size]) -> int | None:
+        """Whether the product of sizes is that of others (0), several times as large (1) or a part of it (-1); else None."""
+        one, other = self.products(some), self.products(others)
+        if one is None or other is None:
+            return None
+        if one == other:
+            return 0
+        return 1 if _is_multiple(one, other) else -1 if _is_multiple(other, one) else None
+
     def order(self, tensor: Any) -> list[int] | None:
         """The dims of a tensor from the outermost to the innermost; None where that is not plain, or a size is one."""
         if type(tensor) is not FakeTensor or tensor.layout is not torch.strided or not tensor.dim():

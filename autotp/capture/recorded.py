@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -43,6 +43,7 @@ class Recording:
     told: dict[str, Arguments] = field(default_factory=dict)
     results: dict[Call, Any] = field(default_factory=dict)
     types: dict[Call, list[Any]] = field(default_factory=dict)  # of the tensors of such a call
+    parts: dict[Hashable, Recording] = field(default_factory=dict)  # what modules in units gave, by what they are
     result: Any = None
 
     def result_of(self, call: Call, leaves: Sequence[Any]) -> Any:
@@ -51,12 +52,13 @@ class Recording:
         known = self.results.get(call)
         if known is None or call[0] in self.failed or self.types[call] != types_of(leaves):
             return None
-        if not all(map(_is_plain, (*leaves, *pytree.tree_leaves(known)))):
+        if not all(map(is_plain, (*leaves, *pytree.tree_leaves(known)))):
             return None
 
         def another(tensor: torch.Tensor) -> torch.Tensor:
             wanted = tensor.requires_grad and torch.is_grad_enabled()
-            return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device).requires_grad_(wanted)
+            new = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+            return new.requires_grad_(wanted)
 
         return pytree.tree_map_only(torch.Tensor, another, known)
 
@@ -65,7 +67,7 @@ class Recording:
         calls = {(shapes[shape], sizes, on): (shape, sizes, on) for shape, sizes, on in self.results if shape in shapes}
         failed = {shapes[shape]: reason for shape, reason in self.failed.items() if shape in shapes}
         results, types = ({new: each[old] for new, old in calls.items()} for each in (self.results, self.types))
-        return Recording(results=results, types=types, failed=failed)
+        return Recording(results=results, types=types, failed=failed, parts=self.parts)
 
     def call_of(self, unit: Unit) -> Arguments:
         """The first call of a unit, or one of the same sizes."""
@@ -111,7 +113,7 @@ def types_of(leaves: Iterable[Any]) -> list[torch.dtype]:
     return [leaf.dtype for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
-def _is_plain(leaf: Any) -> bool:
+def is_plain(leaf: Any) -> bool:
     """Returns if this is a constant, or a tensor whose sizes are numbers."""
     tensor = isinstance(leaf, torch.Tensor) and all(isinstance(size, int) for size in leaf.shape)
     return tensor or isinstance(leaf, CONSTANTS)

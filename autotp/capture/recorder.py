@@ -20,6 +20,7 @@ from .grouped import GroupedProducts
 from .instances import opened
 from .later import Later, pairs
 from .opaque import copy_opaque, tensors_of
+from .parts import Parts
 from .recorded import (
     Call,
     Recording,
@@ -78,6 +79,9 @@ class Recorder:
         self.copied: list[tuple[nn.Module, str]] = []  # modules of units, with the path of the first one of each shape
         self.read: dict[int, torch.Tensor] = {}  # by identity; kept alive, so that no identity is used again
         self.observer: Observer | None = None  # while it watches
+        if self.like is not None:
+            self.recording.parts = self.like.parts
+        self.parts = None if every or real else Parts(self.recording.parts)
         self.dense, self.model = model, self._twin(model, units)
 
     def _twin(self, model: nn.Module, units: Sequence[Unit]) -> nn.Module:
@@ -93,10 +97,12 @@ class Recorder:
                 # What the outer Python finds inside (a device, a dtype) is what the first one has; modules it may count.
                 known = first[unit.shape]
                 twin.__dict__ |= {"_parameters": known._parameters.copy(), "_buffers": known._buffers.copy()}
-                twin.__dict__["_modules"] = Later(partial(self._inside_of, unit, module, known))
+                twin.__dict__["_modules"] = Later(partial(self._inside_of, unit, module, known), module._modules)
             else:
                 twin = first[unit.shape] = clone(module, self._fake)
                 paths[unit.shape] = unit.path
+                if self.parts is not None:
+                    self.parts.watch(unit.shape, twin)
             self.copied.append((module, paths[unit.shape]))
             self._watch(twin, unit, module)
             return twin
@@ -104,16 +110,26 @@ class Recorder:
         return clone(model, self._fake, unit_twin)
 
     def _inside_of(self, unit: Unit, module: nn.Module, first: nn.Module) -> Mapping[str, nn.Module | None]:
-        """Copies of the modules in a unit, with the tensors of the first one of its shape, observed as all others are."""
+        """The modules in a unit: those of the first one of its shape, but for copies of those that hold its place among its
+        siblings, with the tensors of the first one's, observed as all others are."""
+        placed = {path.partition(".")[0] for path, _ in unit.positions}
+        shared = {id(own): first._modules[name] for name, own in module._modules.items() if name not in placed}
         tensors = (
             zip(each(module, remove_duplicate=False), each(first, remove_duplicate=False), strict=True)
             for each in (nn.Module.named_parameters, nn.Module.named_buffers)
         )
         held = {id(own): other for both in tensors for (_, own), (_, other) in both}
-        twin = clone(module, lambda tensor: held[id(tensor)] if id(tensor) in held else self._fake(tensor))
+        twin = clone(
+            module,
+            lambda tensor: held[id(tensor)] if id(tensor) in held else self._fake(tensor),
+            lambda each: shared.get(id(each)),
+        )
         replace_attributes(only_shapes, twin, self.functions)
+        if self.parts is not None:
+            self.parts.watch(unit.shape, twin)
+        known = {id(part) for each in shared.values() if each is not None for part in each.modules()}
         for path, part, own in pairs(twin, module):
-            if path and self.observer is not None:
+            if path and self.observer is not None and id(part) not in known:
                 self.observer.came(f"{unit.path}.{path}", part, own)
         return twin._modules
 

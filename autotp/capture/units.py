@@ -115,7 +115,7 @@ def _sizes(module: nn.Module) -> tuple[type, tuple[torch.Size, ...]]:
 
 def _leaves(module: nn.Module, place: str) -> Iterator[tuple[str, nn.Module]]:
     """What lists within lists hold in the end, a module that is no list by itself."""
-    if not _only_holds(module):
+    if not only_holds(module):
         yield place, module
         return
     for name, child in module.named_children():
@@ -123,7 +123,7 @@ def _leaves(module: nn.Module, place: str) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _is_block(module: nn.Module) -> bool:
-    return has_matrix(module) and any(True for _ in module.children()) and not _only_holds(module)
+    return has_matrix(module) and any(True for _ in module.children()) and not only_holds(module)
 
 
 def _others(module: nn.Module, path: str, blocks: set[str], split: frozenset[str]) -> Iterator[str]:
@@ -132,14 +132,14 @@ def _others(module: nn.Module, path: str, blocks: set[str], split: frozenset[str
         return
     prefix = path + "." if path else ""
     holds = any(inner.startswith(prefix) for inner in (*blocks, *split) if inner != path)
-    if path not in split and not holds and not _only_holds(module):
+    if path not in split and not holds and not only_holds(module):
         yield path
         return
     for name, child in module.named_children():
         yield from _others(child, _join(path, name), blocks, split)
 
 
-def _only_holds(module: nn.Module) -> bool:
+def only_holds(module: nn.Module) -> bool:
     """Returns if a module holds others and cannot be called: a list of modules, a dict, a bare `nn.Module()`."""
     return getattr(module.forward, "__func__", None) is nn.Module.forward
 
@@ -156,7 +156,7 @@ class _Shapes:
         self.numbers: dict[Any, int] = {}
 
     def classify(self, siblings: Sequence[str]) -> list[Unit]:
-        described = [_describe(self.model.get_submodule(path)) for path in siblings]
+        described = [describe(self.model.get_submodule(path)) for path in siblings]
         positions = _positions(described, _places(siblings))
         units = []
         for path, facts in zip(siblings, described, strict=True):
@@ -192,7 +192,7 @@ def _are_in_step(values: Sequence[tuple[int, int]]) -> bool:
     return all(value - first == step * (at - place) for at, value in values)
 
 
-def _describe(module: nn.Module) -> dict[tuple[str, str], Any]:
+def describe(module: nn.Module) -> dict[tuple[str, str], Any]:
     """Hashable facts about every attribute of every submodule, by (module path, attribute).
 
     Which of them are one object counts, which object that is does not: what is read from objects is guarded.

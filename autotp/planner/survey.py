@@ -83,7 +83,7 @@ def survey(
     while True:
         found = _Surveyor(model, find_units(model, split), examples, rules, objective, found)
         try:
-            failed = found.run()
+            failed = found.run(closed | split)
         except TraceError as error:
             if not last:
                 found.result.failures |= {unit.path: str(error) for unit in found.result.units}
@@ -134,10 +134,11 @@ class _Surveyor:
         yield
         self.result.seconds[stage] += time.perf_counter() - start
 
-    def run(self) -> dict[str, str]:
-        """Survey all units; returns the paths that failed, with reasons. Raises TraceError if the Python around them does."""
+    def run(self, known: Set[str]) -> dict[str, str]:
+        """Survey all units; returns the paths that failed, with reasons, and is done where some did not even run, unless all of
+        these are `known`. Raises TraceError if the Python around them fails."""
         with self.settled:
-            return self._run()
+            return self._run(known)
 
     def recordings_as(self, units: Sequence[Unit]) -> dict[int, Recording]:
         """What units gave in each of the calls, for another choice of units."""
@@ -146,17 +147,18 @@ class _Surveyor:
         made = enumerate(self.recordings)  # what is guessed, or of values, is found anew
         return {number: recording.as_units(both) for number, recording in made if recording.on_fakes}
 
-    def _run(self) -> dict[str, str]:
-        units = self.result.units
+    def _run(self, known: Set[str]) -> dict[str, str]:
+        units, (example, *others) = self.result.units, self.examples
         with self._timed("capture"):
-            self.recordings = recordings = self._recordings()
-        self.broken = recordings[0].failed.keys()
-        self.result.recorded = recordings[0]
-        failed: dict[str, str] = {}
-        done: set[int] = set()
-        for unit in units:
-            if unit.shape in recordings[0].failed:
-                failed[unit.path] = recordings[0].failed[unit.shape]
+            first = record(self.model, units, *example, self.functions, like=self.like.get(0))
+        self.recordings, self.result.recorded = [first], first
+        self.broken = first.failed.keys()
+        failed = {unit.path: first.failed[unit.shape] for unit in units if unit.shape in first.failed}
+        if any(_apart(self.model, self, failed.keys() - known)):
+            return failed
+        with self._timed("capture"):
+            self._record_others(others)
+        recordings, done = self.recordings, set[int]()
         waiting = [unit for unit in units if unit.shape in recordings[0].calls and unit.path not in failed]
         while waiting:
             unit = waiting.pop(0)
@@ -174,21 +176,19 @@ class _Surveyor:
                 self.result.failures[unit.path] = "; ".join(filter(None, (MSG_NOT_CALLED, recordings[0].guessed)))
         return failed
 
-    def _recordings(self) -> list[Recording]:
-        """What the examples call. The first is the user's, the others are made from it, and the model may not take them."""
-        first, *others = self.examples
-        made = [record(self.model, self.result.units, *first, self.functions, like=self.like.get(0))]
+    def _record_others(self, examples: Sequence[Example]) -> None:
+        """What the other examples call: they are made from the first, the user's, and the model may not take them."""
+        (first,) = self.recordings
         # Of the others only the first call of each shape matters, unless units of one shape are called with other sizes or
         # numbers. A run on fakes that ends early would not tell that the outer Python needs values.
-        differ = made[0].resized or made[0].told
-        until = made[0].calls.keys() if made[0].on_fakes and not differ else ()
-        for number, example in enumerate(others, start=1):
+        differ = first.resized or first.told
+        until = first.calls.keys() if first.on_fakes and not differ else ()
+        for number, example in enumerate(examples, start=1):
             try:
                 given = self.result.units, *example, self.functions
-                made.append(record(self.model, *given, until=until, like=self.like.get(number)))
+                self.recordings.append(record(self.model, *given, until=until, like=self.like.get(number)))
             except TraceError as error:
                 self.result.sizes = ONE_CALL.format(reason=error)
-        return made
 
     def _tell_apart(self, unit: Unit, waiting: Sequence[Unit], recordings: Sequence[Recording]) -> list[Unit]:
         """The units that wait; those of the structure of one that was traced, for which its trace does not hold, have a number of

@@ -53,7 +53,7 @@ class Stack(nn.Module):
 
 
 def filled() -> Later:
-    return Later(lambda: OrderedDict(a=nn.Identity(), b=None))
+    return Later(lambda: OrderedDict(a=nn.Identity(), b=None), "ab")
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,6 @@ def filled() -> Later:
         copy.copy,
         reversed,
         OrderedDict,
-        lambda held: "a" in held,
         lambda held: held["a"],
         lambda held: held.get("a"),
         lambda held: [*held.items(), *held.keys(), *held.values()],
@@ -89,13 +88,22 @@ def test_every_question_makes_them(ask) -> None:  # type: ignore[no-untyped-def]
     assert list(copy.deepcopy(held)) == list(held)
 
 
+def test_whether_a_name_is_among_them_is_known_before() -> None:
+    held = filled()
+    assert "a" in held
+    assert "c" not in held
+    assert not held.is_made
+    held["c"] = None
+    assert "c" in held
+
+
 def test_what_is_not_made_is_left_out() -> None:
     live = Stack(False)
     twin = copy.copy(live)
     blocks = copy.copy(live.blocks)
     twin.__dict__["_modules"] = OrderedDict(blocks=blocks)
     hidden = copy.copy(live.blocks[1])
-    hidden.__dict__["_modules"] = Later(lambda: OrderedDict(live.blocks[1]._modules))
+    hidden.__dict__["_modules"] = Later(lambda: OrderedDict(live.blocks[1]._modules), live.blocks[1]._modules)
     blocks.__dict__["_modules"] = OrderedDict(list(live.blocks._modules.items())[:1], **{"1": hidden})
     found = [path for path, _, _ in pairs(twin, live)]
     assert found == ["", "blocks", "blocks.0", "blocks.0.up", "blocks.0.down", "blocks.1"]

@@ -12,11 +12,14 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, SymNumberMemoDescriptor
 
 from .frames import is_observed
 from .source import MISSING
 
 _OF_NUMBERS = "_wrapped_number"  # torch's operators mark numbers that they have made tensors of
+# torch's own code that makes a fake tensor, which sets some thirty attributes each time.
+_MAKING = frozenset({FakeTensor.__new__.__code__, SymNumberMemoDescriptor.__set__.__code__})
 
 
 class Listener(Protocol):
@@ -50,7 +53,7 @@ def telling(listener: Listener, thread: int) -> Iterator[None]:
         return found
 
     def give(tensor: torch.Tensor, name: str, value: Any) -> None:
-        if not hasattr(type(tensor), name) and is_asked(tensor, name):
+        if sys._getframe(1).f_code not in _MAKING and not hasattr(type(tensor), name) and is_asked(tensor, name):
             listener.set(name)
         original(tensor, name, value)
 
