@@ -22,15 +22,13 @@ class Parts:
 
     def __init__(self, alike: dict[Hashable, Recording]) -> None:
         self.alike, self.known = alike, dict[tuple[int, str], Recording]()
-        self.watched: dict[int, nn.Module] = {}  # by identity; units may have some of them in common
 
     def watch(self, shape: int, twin: nn.Module) -> None:
         """Let the parts of a copy of a unit give what is known, or note what they give. The first one of each shape says what
         they are."""
         for name, part in twin.named_children():
-            if only_holds(part) or id(part) in self.watched:
+            if only_holds(part):
                 continue
-            self.watched[id(part)] = part
             if (shape, name) not in self.known:
                 self.known[shape, name] = self.alike.setdefault(tuple(describe(part).items()), Recording())
             part.__dict__["forward"] = self._knowing(self.known[shape, name], part.forward)

@@ -114,9 +114,10 @@ def types_of(leaves: Iterable[Any]) -> list[torch.dtype]:
 
 
 def is_plain(leaf: Any) -> bool:
-    """Returns if this is a constant, or a tensor whose sizes are numbers."""
-    tensor = isinstance(leaf, torch.Tensor) and all(isinstance(size, int) for size in leaf.shape)
-    return tensor or isinstance(leaf, CONSTANTS)
+    """Returns if this is a constant, or a tensor whose sizes are numbers; of a parameter it counts which one it is."""
+    if not isinstance(leaf, torch.Tensor):
+        return isinstance(leaf, CONSTANTS)
+    return not isinstance(leaf, nn.Parameter) and all(isinstance(size, int) for size in leaf.shape)
 
 
 def as_it_is_now(args: Any, kwargs: Any) -> Arguments:

@@ -110,26 +110,18 @@ class Recorder:
         return clone(model, self._fake, unit_twin)
 
     def _inside_of(self, unit: Unit, module: nn.Module, first: nn.Module) -> Mapping[str, nn.Module | None]:
-        """The modules in a unit: those of the first one of its shape, but for copies of those that hold its place among its
-        siblings, with the tensors of the first one's, observed as all others are."""
-        placed = {path.partition(".")[0] for path, _ in unit.positions}
-        shared = {id(own): first._modules[name] for name, own in module._modules.items() if name not in placed}
+        """Copies of the modules in a unit, with the tensors of the first one of its shape, observed as all others are."""
         tensors = (
             zip(each(module, remove_duplicate=False), each(first, remove_duplicate=False), strict=True)
             for each in (nn.Module.named_parameters, nn.Module.named_buffers)
         )
         held = {id(own): other for both in tensors for (_, own), (_, other) in both}
-        twin = clone(
-            module,
-            lambda tensor: held[id(tensor)] if id(tensor) in held else self._fake(tensor),
-            lambda each: shared.get(id(each)),
-        )
+        twin = clone(module, lambda tensor: held[id(tensor)] if id(tensor) in held else self._fake(tensor))
         replace_attributes(only_shapes, twin, self.functions)
         if self.parts is not None:
             self.parts.watch(unit.shape, twin)
-        known = {id(part) for each in shared.values() if each is not None for part in each.modules()}
         for path, part, own in pairs(twin, module):
-            if path and self.observer is not None and id(part) not in known:
+            if path and self.observer is not None:
                 self.observer.came(f"{unit.path}.{path}", part, own)
         return twin._modules
 

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable
 from typing import Any, TypeAlias
 
 import networkx as nx
-from networkx.algorithms.flow import edmonds_karp
+from networkx.algorithms.flow import boykov_kolmogorov
 from networkx.utils import UnionFind
 
 # A place of the network has the same name whichever copy of a graph it is of.
@@ -51,5 +51,5 @@ def _behind_in(part: frozenset[tuple[Edge, int]]) -> frozenset[Place]:
     network: Any = nx.DiGraph()
     network.add_nodes_from((FIRST, LAST))
     network.add_edges_from((*edge, {} if cost == math.inf else {"capacity": cost}) for edge, cost in costs.items())
-    _, (_, found) = nx.minimum_cut(network, FIRST, LAST, flow_func=edmonds_karp)
+    _, (_, found) = nx.minimum_cut(network, FIRST, LAST, flow_func=boykov_kolmogorov)
     return frozenset(found) - {LAST}

@@ -81,7 +81,8 @@ def place(
         first = flow(typed, cuts, unread, keep=keep, delayed=delayed)
         if regroup_sums(typed, frozenset(node for node, over in first.partial.items() if over)):
             first = flow(typed, cuts, unread, keep=keep, delayed=delayed)
-        final = flow(typed, cuts, unread, keep=keep, early=taken_apart(typed, first), delayed=delayed)
+        early = taken_apart(typed, first)
+        final = flow(typed, cuts, unread, keep=keep, early=early, delayed=delayed) if early else first
         conjugates = place_backward(typed, final, price) if backward else Backward()
         steps = steps_between(typed, final, conjugates)
         _check_written(final, steps)

@@ -79,8 +79,14 @@ def test_nested_products_and_sums_are_flat() -> None:
 def test_a_term_is_read_through_its_bindings() -> None:
     a = axis(12)
     outer = Product((axis(2), a))
+    assert sizes(outer) == (2, 12)
     unify(a, product(3, 4))
     assert sizes(outer) == (2, 3, 4)
+    unify(outer.parts[0], axis(2))
+    (inner,) = (each for each in axes_of(outer) if each.size == 4)
+    unify(inner, product(2, 2))
+    assert sizes(outer) == (2, 3, 2, 2)
+    assert sizes(resolve(outer)) == (2, 3, 2, 2)
 
 
 # -- unification ---------------------------------------------------------------------------------------------------

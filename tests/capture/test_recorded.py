@@ -17,7 +17,15 @@ def test_a_result_is_for_calls_of_the_same_types_that_leave_nothing() -> None:
     assert known.result_of(CALL, [X.half()]) is None
     assert known.result_of(CALL, [X, object()]) is None
     assert known.result_of((1, *CALL[1:]), [X]) is None
+    assert known.result_of(CALL, [torch.nn.Parameter(X)]) is None
     known.failed[0] = "it cannot run"
+    assert known.result_of(CALL, [X]) is None
+
+
+def test_a_result_lies_as_it_did_and_a_parameter_is_none() -> None:
+    known = Recording(results={CALL: X.t()}, types={CALL: types_of([X])})
+    assert known.result_of(CALL, [X]).stride() == (1, 3)
+    known.results[CALL] = torch.nn.Parameter(X)
     assert known.result_of(CALL, [X]) is None
 
 

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 import autotp
-from autotp.capture.units import find_units
+from autotp.capture.units import Unit, find_units
+from autotp.planner import survey as survey_module
 from autotp.verify import verify
 
 WIDTH, DEPTH = 8, 6
@@ -90,4 +91,35 @@ def test_what_is_computed_with_such_numbers_is_as_in_the_dense_model(kind: type[
     plan = autotp.plan(model, tp=2, example=EXAMPLE)
     assert sum(len(unit.instances) for unit in plan.units) == 2 * DEPTH + DEPTH // 2
     assert {p.placement for unit in plan.units for p in unit.parameters} == {"column", "row", "replicated"}
+    verify(model, tp=2, example=EXAMPLE).raise_for_failure()
+
+
+class Asking(nn.Module):
+    """It cannot even run on fake tensors: it looks at a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Part(0), Part(0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(-x if x.sum() > 1e9 else x))
+
+
+def test_what_runs_is_traced_once_and_after_all_that_does_not_is_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    stack = Stack(Part)
+    stack.blocks = nn.ModuleList(Asking() for _ in range(3))
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), stack, nn.Linear(WIDTH, WIDTH)).double()
+    traced = list[str]()
+
+    def trace(module: nn.Module, unit: Unit, *given: Any, **options: Any) -> Any:
+        traced.append(unit.path)
+        return own(module, unit, *given, **options)
+
+    own = survey_module.trace
+    monkeypatch.setattr(survey_module, "trace", trace)
+    plan = autotp.plan(model, tp=2, example=EXAMPLE)
+    monkeypatch.undo()
+    assert sorted(traced) == ["0", "1.blocks.0.first"]
+    assert {p.placement for unit in plan.units for p in unit.parameters} >= {"column", "row"}
     verify(model, tp=2, example=EXAMPLE).raise_for_failure()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TypeAlias
 
 import pytest
@@ -17,7 +17,7 @@ from autotp.axes.term import Axis, axes_of
 from autotp.errors import PlacementError, UnsoundPlanError
 from autotp.huggingface.examples import examples_for
 from autotp.placement.backward import Price, Values
-from autotp.placement.place import Placement, place
+from autotp.placement.place import Placement, Waits, place
 from autotp.planner.choose import UnitProblem
 from autotp.planner.survey import survey
 from autotp.rewrite.build import build
@@ -74,13 +74,14 @@ def placed(
     inputs: tuple[torch.Tensor, ...] = (),
     over: Factor = OVER,
     price: Price = per_call,
+    waits: Waits | None = None,
 ) -> Placement:
     """A module cut along these axes over one mesh factor."""
     problem = problem_of(module, *inputs)
     dims = problem.parameters()
     axes = {list(axes_of(dims[name][dim]))[number] for name, dim, number in places}
     cuts = {axis: Cut((over,), -(-axis.size // over.size) * over.size) for axis in axes}
-    return place(problem.graph, problem.typing, cuts, price)
+    return place(problem.graph, problem.typing, cuts, price, waits=waits)
 
 
 def node_of(placement: Placement, name: str) -> torch.fx.Node:
@@ -168,6 +169,45 @@ def test_a_sum_waits_for_a_product_where_that_costs_less(bias: bool) -> None:
 
 def test_one_product_alone_is_not_worth_waiting_for() -> None:
     assert reduced(placed(Weighed(), BOTH[0], inputs=WEIGHED, price=per_element)).keys() == {"linear_1"}
+
+
+class Scaled(Weighed):
+    """Another one, with parameters of other names and another constant."""
+
+    def __init__(self, scale: float, other: str) -> None:
+        super().__init__()
+        self.scale, self.name = scale, other
+        setattr(self, other, self.other)
+        del self.other
+
+    def forward(self, x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return self.one(x) * a + getattr(self, self.name)(x) * b * self.scale
+
+
+def test_what_waits_in_a_unit_waits_in_one_like_it_and_is_found_anew_in_another() -> None:
+    waits, asked = dict[Hashable, frozenset[str]](), list[str]()
+
+    def counted(kind: str, values: Values, ranks: int) -> float:
+        asked.append(kind)
+        return per_element(kind, values, ranks)
+
+    def found(scale: float, other: str, number: int = 2, price: Price = counted) -> tuple[set[str], int]:
+        asked.clear()
+        places = (("one.up.weight", 0, 0), (f"{other}.up.weight", 0, 0))[:number]
+        made = placed(Scaled(scale, other), *places, inputs=WEIGHED, price=price, waits=waits)
+        alone = placed(Scaled(scale, other), *places, inputs=WEIGHED, price=price)
+        assert reduced(made) == reduced(alone)
+        return set(reduced(made)), len(asked)
+
+    first, prices = found(0.5, "second")
+    again, fewer = found(0.25, "third")
+    assert again == first
+    assert len(first) == len(waits) == 1
+    assert fewer < prices
+    assert len(found(0.5, "second", number=1)[0]) == 1
+    assert len(waits) == 2  # cut otherwise
+    assert len(found(0.5, "second", price=per_call)[0]) == 2
+    assert len(waits) == 3  # priced otherwise
 
 
 def test_a_bias_of_a_cut_output_is_cut_with_it() -> None:

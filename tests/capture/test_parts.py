@@ -1,0 +1,120 @@
+"""Modules within units of a recorded run: what one gave is given again for the same call, to whatever like it is called so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from autotp.capture.record import record
+from autotp.capture.recorded import Recording
+from autotp.capture.units import find_units
+from autotp.session.study import Study
+from autotp.verify import verify
+
+WIDTH, DEPTH = 8, 4
+X = torch.randn(2, 3, WIDTH)
+
+
+class Mlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(torch.relu(self.up(x)))
+
+
+class Turned(Mlp):
+    """What it gives is looked at in another order, which a copy in the usual order could not be."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).transpose(0, 1)
+
+
+class Counted(Mlp):
+    """Gives more with each call."""
+
+    calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return super().forward(x).repeat(1, 1, self.calls)
+
+
+class Block(nn.Module):
+    """Called with everything that all blocks before it gave."""
+
+    def __init__(self, kind: type[Mlp], number: int) -> None:
+        super().__init__()
+        self.mlp, self.kept, self.place = kind(), nn.Linear(WIDTH, WIDTH), Place(number)
+
+    def forward(self, x: torch.Tensor, before: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        made = self.mlp(x)
+        x = x + made.transpose(0, 1).view(-1, WIDTH).view(x.shape) if made.shape[0] != x.shape[0] else x + made
+        return x, torch.cat([before, self.place(self.kept(x)).unsqueeze(2)], 2)
+
+
+class Place(nn.Module):
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x / (self.number + 1)
+
+
+class Stack(nn.Module):
+    def __init__(self, kind: type[Mlp], last: type[Mlp] | None = None) -> None:
+        super().__init__()
+        kinds = [*[kind] * (DEPTH - 1), last or kind]
+        self.blocks = nn.ModuleList(Block(each, i) for i, each in enumerate(kinds))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        before = x[:, :, None]
+        for block in self.blocks:
+            x, before = block(x, before)
+        return x + before.mean(2)
+
+
+def recorded(model: nn.Module, like: Recording | None = None) -> Recording:
+    return record(model, find_units(model), (X.clone().requires_grad_(),), {}, like=like)
+
+
+@pytest.mark.parametrize("kind", [Mlp, Turned])
+def test_a_part_runs_once_for_calls_that_differ_elsewhere(kind: type[Mlp]) -> None:
+    found = recorded(Stack(kind))
+    assert found.on_fakes
+    assert not found.failed
+    assert len(found.results) == DEPTH  # with other sizes each
+    assert sorted(len(part.results) for part in found.parts.values()) == [1, 1, 1]
+    assert {path: call[0][1].shape[2] for path, call in found.resized.items()} == {
+        f"blocks.{i}": i + 1 for i in (1, 2, 3)
+    }
+
+
+def test_equal_parts_of_other_units_and_of_other_runs_are_known() -> None:
+    first = recorded(Stack(Mlp, Turned))
+    assert (
+        sorted(len(part.results) for part in first.parts.values()) == [1] * 5
+    )  # `kept`, two kinds of `mlp`, and two numbers of `place`
+    assert recorded(Stack(Mlp), Recording(parts=first.parts)).parts is first.parts
+    assert [len(part.results) for part in first.parts.values()] == [1] * 5
+
+
+def test_a_part_that_gives_something_else_each_time_ends_no_run_and_is_refused() -> None:
+    found = recorded(Stack(Counted))
+    assert found.called == {f"blocks.{i}" for i in range(DEPTH)}
+    assert "calls" in " ".join(Study(Stack(Counted), example=((X,), {})).found.failures.values())
+
+
+@pytest.mark.parametrize("kind", [Mlp, Turned])
+def test_such_a_stack_is_exact(kind: type[Mlp]) -> None:
+    torch.manual_seed(0)
+    example: Any = ((X.double(),), {})
+    model = Stack(kind).double()
+    plan = Study(model, example=example).plan(2)
+    assert "column" in {p.placement for unit in plan.units for p in unit.parameters}
+    verify(model, tp=2, example=example).raise_for_failure()
