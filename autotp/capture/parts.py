@@ -6,6 +6,7 @@ is in them with the same ones.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -13,15 +14,16 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from .recorded import Recording, is_plain, sizes_of, types_of
+from .recorded import Recording, is_plain, modes_of, sizes_of, types_of, with_own_containers
 from .units import describe, only_holds
 
 
 class Parts:
-    """What the parts of units gave, by what they are: `alike` has it of other runs, and of other units."""
+    """What the parts of units gave, by what they are: `alike` has it of other runs, and of other units. The weights are on
+    `device`, or are meant to be."""
 
-    def __init__(self, alike: dict[Hashable, Recording]) -> None:
-        self.alike, self.known = alike, dict[tuple[int, str], Recording]()
+    def __init__(self, alike: dict[Hashable, Recording], device: torch.device) -> None:
+        self.alike, self.device, self.known = alike, device, dict[tuple[int, str], Recording]()
 
     def watch(self, shape: int, twin: nn.Module) -> None:
         """Let the parts of a copy of a unit give what is known, or note what they give. The first one of each shape says what
@@ -34,17 +36,19 @@ class Parts:
             part.__dict__["forward"] = self._knowing(self.known[shape, name], part.forward)
 
     def _knowing(self, known: Recording, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)  # whose arguments the block may ask for
         def forward(*args: Any, **kwargs: Any) -> Any:
             with torch._C.DisableTorchFunction():  # nobody is told of what is asked here
                 leaves = pytree.tree_leaves((args, kwargs))
                 wanting = [str(leaf.requires_grad) for leaf in leaves if isinstance(leaf, torch.Tensor)]
-                call = 0, (*sizes_of(leaves, kwargs), *wanting), torch.is_grad_enabled()
+                sizes = *sizes_of(leaves, kwargs), *wanting, modes_of(self.device)
+                call = 0, sizes, torch.is_grad_enabled()
                 before = known.result_of(call, leaves)
             if before is not None:
                 return before
             result = original(*args, **kwargs)
             if all(map(is_plain, leaves)):
-                known.results[call], known.types[call] = result, types_of(leaves)
+                known.results[call], known.types[call] = with_own_containers(result), types_of(leaves)
             return result
 
         return forward

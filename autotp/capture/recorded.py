@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from ..errors import TraceError
 from .opaque import copy_opaque
+from .signature import autocast_dtype
 from .state import CONSTANTS
 from .units import Unit
 
@@ -99,6 +100,16 @@ def sizes_of(leaves: Iterable[Any], names: Iterable[str]) -> Sizes:
     """What tells a call from one that gives something else: its leaves' sizes, and the names of its keyword arguments."""
     sized = [leaf.shape if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
     return *names, *(str(leaf) for leaf in sized if isinstance(leaf, (torch.Size, *CONSTANTS)))
+
+
+def modes_of(device: torch.device) -> str:
+    """What else the types of a call's results depend on: whether operators cast by themselves, and to what."""
+    return f"{autocast_dtype(device.type)} {torch.get_default_dtype()}"
+
+
+def with_own_containers(result: Any) -> Any:
+    """A result in lists and dicts of its own: whoever got it may put something else into those."""
+    return pytree.tree_map(lambda leaf: leaf, result, is_leaf=lambda value: type(value) not in (tuple, list, dict))
 
 
 def without_places(leaves: Iterable[Any], places: Callable[[], tuple[int, ...]]) -> list[Any]:

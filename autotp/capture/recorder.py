@@ -27,11 +27,13 @@ from .recorded import (
     Sizes,
     as_it_is_now,
     first_line,
+    modes_of,
     scales_it,
     sizes_of,
     types_of,
     values_like,
     wanting_gradients_too,
+    with_own_containers,
     without_places,
 )
 from .symbols import Symbols, as_parameter
@@ -81,7 +83,7 @@ class Recorder:
         self.observer: Observer | None = None  # while it watches
         if self.like is not None:
             self.recording.parts = self.like.parts
-        self.parts = None if every or real else Parts(self.recording.parts)
+        self.parts = None if every or real else Parts(self.recording.parts, self.symbols.device)
         self.dense, self.model = model, self._twin(model, units)
 
     def _twin(self, model: nn.Module, units: Sequence[Unit]) -> nn.Module:
@@ -136,7 +138,7 @@ class Recorder:
                 leaves = pytree.tree_leaves((args, kwargs))
                 self._note_read(leaves)
                 sizes, is_told = self._sizes(unit, module, leaves, kwargs)
-                call = unit.shape, sizes, torch.is_grad_enabled()
+                call = unit.shape, (*sizes, modes_of(self.symbols.device)), torch.is_grad_enabled()
                 known = self.recording.calls.get(unit.shape)
                 if is_told and is_first:
                     self.recording.told[unit.path] = as_it_is_now(args, kwargs)
@@ -157,10 +159,11 @@ class Recorder:
             with self._inside():
                 try:
                     before = None if self.like is None else self.like.result_of(call, leaves)
-                    self.results[call] = original(twin, *args, **kwargs) if before is None else before
+                    result = original(twin, *args, **kwargs) if before is None else before
                 except Exception as error:
-                    self.results[call] = self._stand_in(unit, error, args, kwargs)
-            return self.given(unit.shape, self.results[call])
+                    result = self._stand_in(unit, error, args, kwargs)
+            self.results[call] = with_own_containers(result)
+            return self.given(unit.shape, result)
 
         twin.__dict__["forward"] = forward
 

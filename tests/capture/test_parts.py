@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from autotp.capture.record import record
 from autotp.capture.recorded import Recording
+from autotp.capture.recorder import Recorder
 from autotp.capture.units import find_units
 from autotp.session.study import Study
 from autotp.verify import verify
@@ -79,8 +80,11 @@ class Stack(nn.Module):
         return x + before.mean(2)
 
 
-def recorded(model: nn.Module, like: Recording | None = None) -> Recording:
-    return record(model, find_units(model), (X.clone().requires_grad_(),), {}, like=like)
+def recorded(model: nn.Module, x: torch.Tensor = X, like: Recording | None = None) -> Recording:
+    """What one run alone hears, of which `record` makes another one if it fails."""
+    units = find_units(model)
+    recorder = Recorder(model, units, {}, lambda _, result: result, lambda _, args, kwargs: (args, kwargs), (), like)
+    return recorder.run((x.clone().requires_grad_(),), {})
 
 
 @pytest.mark.parametrize("kind", [Mlp, Turned])
@@ -100,7 +104,7 @@ def test_equal_parts_of_other_units_and_of_other_runs_are_known() -> None:
     assert (
         sorted(len(part.results) for part in first.parts.values()) == [1] * 5
     )  # `kept`, two kinds of `mlp`, and two numbers of `place`
-    assert recorded(Stack(Mlp), Recording(parts=first.parts)).parts is first.parts
+    assert recorded(Stack(Mlp), like=Recording(parts=first.parts)).parts is first.parts
     assert [len(part.results) for part in first.parts.values()] == [1] * 5
 
 
@@ -108,6 +112,65 @@ def test_a_part_that_gives_something_else_each_time_ends_no_run_and_is_refused()
     found = recorded(Stack(Counted))
     assert found.called == {f"blocks.{i}" for i in range(DEPTH)}
     assert "calls" in " ".join(Study(Stack(Counted), example=((X,), {})).found.failures.values())
+
+
+class Listed(Mlp):
+    """Gives a list, into which the block puts something else."""
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:  # type: ignore[override]
+        return [super().forward(x)]
+
+
+class Filling(Block):
+    def forward(self, x: torch.Tensor, before: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        listed: Any = self.mlp(x)
+        listed.append(x)
+        one, other = listed
+        return one + other, torch.cat([before, self.kept(x).unsqueeze(2)], 2)
+
+
+def test_what_a_block_puts_into_a_list_that_it_was_given_is_not_there_the_next_time() -> None:
+    stack = Stack(Mlp)
+    stack.blocks = nn.ModuleList(Filling(Listed, i) for i in range(DEPTH))
+    found = recorded(stack)
+    assert found.on_fakes
+    assert not found.failed
+    assert found.called == {f"blocks.{i}" for i in range(DEPTH)}
+
+
+class Casting(Block):
+    """Computes the same twice, once in another type."""
+
+    def forward(self, x: torch.Tensor, before: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            one = self.mlp(x)
+        other = self.mlp(x)
+        assert (one.dtype, other.dtype) == (torch.bfloat16, torch.float32)
+        return x + one * other, torch.cat([before, self.kept(x).unsqueeze(2)], 2)
+
+
+def test_a_result_is_for_calls_that_cast_alike() -> None:
+    stack = Stack(Mlp)
+    stack.blocks = nn.ModuleList(Casting(Mlp, i) for i in range(DEPTH))
+    found = recorded(stack)
+    assert found.on_fakes
+    assert not found.failed
+
+
+class Looking(Block):
+    """Asks what a part of it takes."""
+
+    def forward(self, x: torch.Tensor, before: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        assert list(inspect.signature(self.mlp.forward).parameters) == ["x"]
+        return super().forward(x, before)
+
+
+def test_a_part_has_the_signature_that_it_had() -> None:
+    stack = Stack(Mlp)
+    stack.blocks = nn.ModuleList(Looking(Mlp, i) for i in range(DEPTH))
+    found = recorded(stack)
+    assert found.on_fakes
+    assert not found.failed
 
 
 @pytest.mark.parametrize("kind", [Mlp, Turned])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 
 from autotp.capture.recorded import Recording, sizes_of, types_of
+from tests.capture.test_parts import recorded
 
 X = torch.empty(2, 3)
 CALL = 0, sizes_of([X], ()), True
@@ -17,7 +19,7 @@ def test_a_result_is_for_calls_of_the_same_types_that_leave_nothing() -> None:
     assert known.result_of(CALL, [X.half()]) is None
     assert known.result_of(CALL, [X, object()]) is None
     assert known.result_of((1, *CALL[1:]), [X]) is None
-    assert known.result_of(CALL, [torch.nn.Parameter(X)]) is None
+    assert known.result_of(CALL, [nn.Parameter(X)]) is None
     known.failed[0] = "it cannot run"
     assert known.result_of(CALL, [X]) is None
 
@@ -25,7 +27,7 @@ def test_a_result_is_for_calls_of_the_same_types_that_leave_nothing() -> None:
 def test_a_result_lies_as_it_did_and_a_parameter_is_none() -> None:
     known = Recording(results={CALL: X.t()}, types={CALL: types_of([X])})
     assert known.result_of(CALL, [X]).stride() == (1, 3)
-    known.results[CALL] = torch.nn.Parameter(X)
+    known.results[CALL] = nn.Parameter(X)
     assert known.result_of(CALL, [X]) is None
 
 
@@ -38,3 +40,39 @@ def test_results_are_those_of_units_by_their_new_numbers() -> None:
     assert other.result_of(CALL, [X]) is None
     assert other.result_of((6, *CALL[1:]), [X]) is None
     assert not known.as_units({}).results
+
+
+class Listing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(3, 12), nn.Linear(12, 3)
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        return [self.down(self.up(x))]
+
+
+class Adding(nn.Module):
+    """Puts something else into the list that each block gives, and casts in every second one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Listing() for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for number, block in enumerate(self.blocks):
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bool(number % 2)):
+                given = block(x)
+            given.append(x)
+            made, before = given
+            assert made.dtype == (torch.bfloat16 if number % 2 else torch.float32)
+            x = before + made
+        return x
+
+
+def test_what_is_around_units_may_fill_their_lists_and_cast_in_some() -> None:
+    model = Adding()
+    found = recorded(model, X)
+    assert found.on_fakes
+    assert not found.failed
+    assert found.called == {f"blocks.{number}" for number in range(4)}
+    assert not found.resized
