@@ -25,6 +25,7 @@ import torch
 from torch import nn
 
 from ...errors import TraceError
+from ...outside.garbage import collect
 from .frames import Tracing
 from .guards import Contract, Guard, grouped
 from .instructions import Instructions
@@ -110,7 +111,7 @@ class Observer(Instructions):
         self.lenient = lenient
         collecting = gc.isenabled()
         gc.disable()  # else code that runs whenever memory is collected would count as the model's
-        gc.collect(0)  # what is young from here on, the traced code has made
+        collect(0)  # what is young from here on, the traced code has made
         try:
             # What is there for the time of a trace is there as well when what was written is put back: else it would seem to
             # have been written, too.

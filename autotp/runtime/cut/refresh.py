@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import threading
-import time
-from typing import Any
 
 from torch import nn
 
 from ...errors import RankLostError
+from ...outside.garbage import collect
 from ..groups.ranks import Ranks
 from .views import WholeView, trained
 
@@ -19,7 +17,6 @@ MSG_ONE_RANK = (
 )
 
 _LOOKING = threading.RLock()  # whoever looks at views holds them, and nobody collects then
-_TRIES, _PAUSE_S = 200, 0.005  # a second in all, for the collection of another thread to end
 
 
 def refresh_trained(ranks: Ranks, model: nn.Module) -> None:
@@ -28,7 +25,8 @@ def refresh_trained(ranks: Ranks, model: nn.Module) -> None:
     within = {id(parameter) for parameter in model.parameters()} if old else set()
     if any(id(view) not in within and "autotp_is_held" not in view.__dict__ for view in old):
         del old[:]
-        _collect()  # what nobody holds any more is gone on all ranks, and not when Python comes to it
+        with _LOOKING:
+            collect()  # what nobody holds any more is gone on all ranks, and not when Python comes to it
         old = _out_of_date(ranks)
     for view in old:
         if id(view) not in within:
@@ -38,19 +36,6 @@ def refresh_trained(ranks: Ranks, model: nn.Module) -> None:
         except RankLostError as error:
             name = view.autotp_cut.autotp_origin.name
             raise RankLostError(MSG_ONE_RANK.format(error=error, name=name)) from error
-
-
-def _collect() -> None:
-    """Collect what is garbage now. While another thread collects, which may have begun when a view was still held,
-    `gc.collect()` does nothing and returns 0; one that runs finds the circle made here."""
-    with _LOOKING:
-        for _ in range(_TRIES):
-            circle: list[Any] = []
-            circle.append(circle)
-            del circle
-            if gc.collect():
-                return
-            time.sleep(_PAUSE_S)
 
 
 def _out_of_date(ranks: Ranks) -> list[WholeView]:
