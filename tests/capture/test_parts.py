@@ -129,15 +129,6 @@ class Filling(Block):
         return one + other, torch.cat([before, self.kept(x).unsqueeze(2)], 2)
 
 
-def test_what_a_block_puts_into_a_list_that_it_was_given_is_not_there_the_next_time() -> None:
-    stack = Stack(Mlp)
-    stack.blocks = nn.ModuleList(Filling(Listed, i) for i in range(DEPTH))
-    found = recorded(stack)
-    assert found.on_fakes
-    assert not found.failed
-    assert found.called == {f"blocks.{i}" for i in range(DEPTH)}
-
-
 class Casting(Block):
     """Computes the same twice, once in another type."""
 
@@ -149,14 +140,6 @@ class Casting(Block):
         return x + one * other, torch.cat([before, self.kept(x).unsqueeze(2)], 2)
 
 
-def test_a_result_is_for_calls_that_cast_alike() -> None:
-    stack = Stack(Mlp)
-    stack.blocks = nn.ModuleList(Casting(Mlp, i) for i in range(DEPTH))
-    found = recorded(stack)
-    assert found.on_fakes
-    assert not found.failed
-
-
 class Looking(Block):
     """Asks what a part of it takes."""
 
@@ -165,12 +148,13 @@ class Looking(Block):
         return super().forward(x, before)
 
 
-def test_a_part_has_the_signature_that_it_had() -> None:
+@pytest.mark.parametrize(("block", "kind"), [(Filling, Listed), (Casting, Mlp), (Looking, Mlp)])
+def test_blocks_find_in_a_part_that_is_known_what_it_would_give(block: type[Block], kind: type[Mlp]) -> None:
     stack = Stack(Mlp)
-    stack.blocks = nn.ModuleList(Looking(Mlp, i) for i in range(DEPTH))
+    stack.blocks = nn.ModuleList(block(kind, i) for i in range(DEPTH))
     found = recorded(stack)
-    assert found.on_fakes
     assert not found.failed
+    assert found.called == {f"blocks.{i}" for i in range(DEPTH)}
 
 
 @pytest.mark.parametrize("kind", [Mlp, Turned])
