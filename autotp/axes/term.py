@@ -86,15 +86,15 @@ def axis(size: int) -> Term:
 
 
 class _Bindings:
-    """How many axes have been bound so far: while there are no more, a term's normal form is what it was."""
+    """What stands for all axes that are bound: while it is the same object, a term's normal form is what it was."""
 
-    count = 0
+    now = object()
 
 
 def bind(unknown: Axis, term: Term) -> None:
     """Let an axis be a finer term, wherever it is mentioned."""
     unknown.bound = term
-    _Bindings.count += 1
+    _Bindings.now = object()  # and no number: of two threads that count one could be late
 
 
 def resolve(term: Term) -> Term:
@@ -103,13 +103,13 @@ def resolve(term: Term) -> Term:
         if term.bound is None:
             return term
         term = term.bound
-    count, (known_at, known) = _Bindings.count, vars(term).get(_NORMAL, (-1, ONE))
-    if known_at == count:
+    now, (then, known) = _Bindings.now, vars(term).get(_NORMAL, (None, ONE))
+    if then is now:
         return known
     normal = _normal(term)
-    vars(term)[_NORMAL] = count, normal
+    vars(term)[_NORMAL] = now, normal
     if not isinstance(normal, Axis):
-        vars(normal)[_NORMAL] = count, normal
+        vars(normal)[_NORMAL] = now, normal
     return normal
 
 

@@ -247,8 +247,8 @@ def _embedding(lengths: Lengths, table: FakeTensor, places: Any, *options: Any) 
 
 def _index(lengths: Lengths, x: FakeTensor, indices: Sequence[Any]) -> Made:
     """Rows, by their places."""
-    rows = indices[0]
-    if len(indices) != 1 or type(rows) is not FakeTensor or rows.dtype != torch.int64 or rows.dim() != 1 or not x.dim():
+    rows = indices[0] if len(indices) == 1 else None
+    if type(rows) is not FakeTensor or rows.dtype != torch.int64 or rows.dim() != 1 or not x.dim():
         return None
     sizes = [*rows.shape, *x.shape[1:]]
     plain = lengths.is_dense(x) and lengths.is_dense(rows) and rows.fake_device == x.fake_device

@@ -32,7 +32,8 @@ class Parts:
             if only_holds(part):
                 continue
             if (shape, name) not in self.known:
-                self.known[shape, name] = self.alike.setdefault(tuple(describe(part).items()), Recording())
+                facts = describe(part, by_identity=True)  # of other units an object may say something else
+                self.known[shape, name] = self.alike.setdefault(tuple(facts.items()), Recording())
             part.__dict__["forward"] = self._knowing(self.known[shape, name], part.forward)
 
     def _knowing(self, known: Recording, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -192,14 +192,15 @@ def _are_in_step(values: Sequence[tuple[int, int]]) -> bool:
     return all(value - first == step * (at - place) for at, value in values)
 
 
-def describe(module: nn.Module) -> dict[tuple[str, str], Any]:
+def describe(module: nn.Module, by_identity: bool = False) -> dict[tuple[str, str], Any]:
     """Hashable facts about every attribute of every submodule, by (module path, attribute).
 
-    Which of them are one object counts, which object that is does not: what is read from objects is guarded.
+    Which of them are one object counts, which object that is does not, unless it is asked for `by_identity`: what is read from
+    objects is guarded.
     """
     facts: dict[tuple[str, str], Any] = {}
     parts = dict(module.named_modules())
-    describe = _Description(parts)
+    describe = _Description(parts, by_identity)
     for path, part in parts.items():
         facts[path, ""] = type(part)
         for name, value in vars(part).items():
@@ -219,8 +220,9 @@ _PLAIN = frozenset({type(None), bool, int, float, str})
 class _Description:
     """Describes values; objects that it meets again are known by the number that they got first."""
 
-    def __init__(self, parts: Mapping[str, nn.Module]) -> None:
+    def __init__(self, parts: Mapping[str, nn.Module], by_identity: bool) -> None:
         self.numbers: dict[int, int] = {}
+        self.by_identity = by_identity
         self.parts = {id(part): path for path, part in parts.items()}
 
     def __call__(self, value: Any, depth: int = 3) -> Any:
@@ -242,7 +244,7 @@ class _Description:
             return ("partial", *(self(part, depth - 1) for part in (value.func, value.args, value.keywords)))
         if is_a(value, (type, types.BuiltinFunctionType)):
             return id(value)
-        return (type(value), self._number(value))
+        return type(value), id(value) if self.by_identity else self._number(value)
 
     def _number(self, value: Any) -> int:
         return self.numbers.setdefault(id(value), len(self.numbers))

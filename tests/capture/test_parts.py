@@ -101,17 +101,47 @@ def test_a_part_runs_once_for_calls_that_differ_elsewhere(kind: type[Mlp]) -> No
 
 def test_equal_parts_of_other_units_and_of_other_runs_are_known() -> None:
     first = recorded(Stack(Mlp, Turned))
-    assert (
-        sorted(len(part.results) for part in first.parts.values()) == [1] * 5
-    )  # `kept`, two kinds of `mlp`, and two numbers of `place`
+    kinds = 1 + 2 + 2  # of `kept`, `mlp` and, by its number, `place`
+    assert [len(part.results) for part in first.parts.values()] == [1] * kinds
     assert recorded(Stack(Mlp), like=Recording(parts=first.parts)).parts is first.parts
-    assert [len(part.results) for part in first.parts.values()] == [1] * 5
+    assert [len(part.results) for part in first.parts.values()] == [1] * kinds
 
 
 def test_a_part_that_gives_something_else_each_time_ends_no_run_and_is_refused() -> None:
     found = recorded(Stack(Counted))
     assert found.called == {f"blocks.{i}" for i in range(DEPTH)}
     assert "calls" in " ".join(Study(Stack(Counted), example=((X,), {})).found.failures.values())
+
+
+class Sizes:
+    def __init__(self, wide: int) -> None:
+        self.wide = wide
+
+
+class Widened(Mlp):
+    """What an object says, it gives."""
+
+    def __init__(self, wide: int) -> None:
+        super().__init__()
+        self.sizes = Sizes(wide)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).repeat(1, self.sizes.wide, 1)
+
+
+class Narrowed(Block):
+    def forward(self, x: torch.Tensor, before: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        made: torch.Tensor = self.mlp(x)
+        return x + made[:, : x.shape[1]] * made.shape[1], before
+
+
+def test_parts_of_other_units_with_other_objects_are_other_ones() -> None:
+    stack = Stack(Mlp)
+    stack.blocks = nn.ModuleList([Narrowed(Mlp, 0), Narrowed(Mlp, 1)])
+    stack.blocks[0].mlp, stack.blocks[1].mlp = Widened(1), Widened(2)
+    stack.blocks[1].other = nn.Identity()  # another unit
+    found = recorded(stack)
+    assert {given.shape[1] for part in found.parts.values() for given in part.results.values()} == {3, 6}
 
 
 class Listed(Mlp):
