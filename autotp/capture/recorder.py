@@ -66,7 +66,8 @@ class Recorder:
     ) -> None:
         self.every = every  # unit computes its own results
         self.functions, self.given, self.taken, self.until = functions, given, taken, frozenset(until)
-        self.like = None if every or real else like
+        # What was guessed, or is of values, is found anew.
+        self.like = like if like is not None and like.on_fakes and not (every or real) else None
         self.recording, self.real, self.depth = Recording(on_fakes=not real and guess is None), real, 0
         device = next((p.device for p in model.parameters() if p.device.type != "meta"), None)
         # Inputs without data stand for ones where the weights are.
