@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Hashable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 import torch
@@ -169,6 +169,33 @@ def test_a_sum_waits_for_a_product_where_that_costs_less(bias: bool) -> None:
 
 def test_one_product_alone_is_not_worth_waiting_for() -> None:
     assert reduced(placed(Weighed(), BOTH[0], inputs=WEIGHED, price=per_element)).keys() == {"linear_1"}
+
+
+class Resized(nn.Module):
+    """An MLP of a value that is made smaller, or larger, step by step."""
+
+    def __init__(self, *steps: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.steps, self.mlp = steps, Mlp()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for step in self.steps:
+            x = step(x)
+        return self.mlp(x)
+
+
+@pytest.mark.parametrize(
+    ("steps", "where"),
+    [
+        ((torch.exp, lambda x: x[:1], torch.sin), "sin"),
+        ((torch.exp, lambda x: x.repeat(3, 1, 1), torch.sin), "exp"),
+        ((torch.exp, lambda x: x[:1], lambda x: x.repeat(3, 1, 1)), "slice_1"),
+    ],
+)
+def test_a_gradient_is_summed_where_the_values_in_a_row_are_smallest(steps: Any, where: str) -> None:
+    x = X.clone().requires_grad_()
+    placement = placed(Resized(*steps), ("mlp.up.weight", 0, 0), inputs=(x,), price=per_element)
+    assert [enter.node.name for enter in placement.backward.enters] == [where]
 
 
 class Scaled(Weighed):
