@@ -37,39 +37,59 @@ from .state import Flow
 from .typed import TypedGraph, is_parameter
 
 
-def place_backward(typed: TypedGraph, flow: Flow, price: Price) -> Backward:
-    """The enters of least cost for every mesh factor in use, and what goes with them."""
-    factors = sorted(
-        {factor for node in flow.held for factor in flow.varies(node)},
-        key=lambda factor: (-sum(factor in flow.varies(node) for node in flow.held), factor),
-    )
-    edges, price = edges_of(typed, flow), functools.cache(price)
-    varying = {factor: Gradients(typed, flow, edges, factor) for factor in factors}
-    share = functools.cache(lambda node: float(local_share(typed, flow, node)))
+class Conjugates:
+    """The ways to sum the gradients that a forward placement leads to, and the cheapest of them."""
 
-    def cost_by(weight: Price) -> Cost:
-        return functools.cache(lambda kind, node, ranks: round(1e15 * weight(kind, ((node, share(node)),), ranks)))
+    def __init__(self, typed: TypedGraph, flow: Flow, price: Price) -> None:
+        self.typed, self.flow, self.price = typed, flow, price
+        factors = {factor for node in flow.held for factor in flow.varies(node)}
+        order = sorted(factors, key=lambda factor: (-sum(factor in flow.varies(node) for node in flow.held), factor))
+        edges = edges_of(typed, flow)
+        self.varying = {factor: Gradients(typed, flow, edges, factor) for factor in order}
+        self.known: dict[Backward, float] = {}  # seconds
+        self.share = functools.cache(lambda node: float(local_share(typed, flow, node)))
 
-    def placed(way: tuple[tuple[Factor, ...], bool], cost: Cost) -> Backward:
+    def least(self) -> tuple[int, ...]:
+        """What sums over each mesh factor, as if there were no other, send at least: their cost without latency."""
+        latencies = dict[tuple[str, int], float]()
+
+        def sent(kind: str, values: Values, ranks: int) -> float:
+            if (kind, ranks) not in latencies:
+                latencies[kind, ranks] = self.price(kind, ((values[0][0], 0.0),), ranks)
+            return self.price(kind, values, ranks) - latencies[kind, ranks]
+
+        cost = self._cost_by(sent)
+        return tuple(self.varying[factor].least(cost) for factor in sorted(self.varying))
+
+    def cheapest(self) -> Backward:
+        """The enters of least cost for every mesh factor in use, and what goes with them."""
+        factors, price = list(self.varying), self.price
+        ways = [
+            (order, ahead)
+            for order in itertools.permutations(factors)
+            for ahead in ((False, True) if len(factors) > 1 else (False,))
+        ]
+        cost = self._cost_by(price)
+        alone = {way: self._placed(way, cost) for way in ways}
+        best_way = min(ways, key=lambda way: self._seconds(alone[way])) if len(set(alone.values())) > 1 else ways[0]
+        joined = {self._placed(best_way, self._cost_by(_added(price, of))): None for of in ("parameter", "activation")}
+        trials = list({alone[best_way]: None} | joined)
+        best = min(trials, key=self._seconds) if len(trials) > 1 else trials[0]
+        return replace(best, part_sums=part_sums(self.typed, self.flow.cuts))
+
+    def _cost_by(self, weight: Price) -> Cost:
+        return functools.cache(lambda kind, node, ranks: round(1e15 * weight(kind, ((node, self.share(node)),), ranks)))
+
+    def _placed(self, way: tuple[tuple[Factor, ...], bool], cost: Cost) -> Backward:
         order, ahead = way
-        return _place_in_order([varying[factor] for factor in order], cost, ahead)
+        return _place_in_order([self.varying[factor] for factor in order], cost, ahead)
 
-    @functools.cache
-    def seconds(backward: Backward) -> float:
-        return seconds_of(typed, flow, calls(typed, flow, steps_between(typed, flow, backward), price), price)
-
-    ways = [
-        (order, ahead)
-        for order in itertools.permutations(factors)
-        for ahead in ((False, True) if len(factors) > 1 else (False,))
-    ]
-    cost = cost_by(price)
-    alone = {way: placed(way, cost) for way in ways}
-    best_way = min(ways, key=lambda way: seconds(alone[way])) if len(set(alone.values())) > 1 else ways[0]
-    joined = {placed(best_way, cost_by(_added(price, of))): None for of in ("parameter", "activation")}
-    trials = list({alone[best_way]: None} | joined)
-    best = min(trials, key=seconds) if len(trials) > 1 else trials[0]
-    return replace(best, part_sums=part_sums(typed, flow.cuts))
+    def _seconds(self, backward: Backward) -> float:
+        if backward not in self.known:
+            steps = steps_between(self.typed, self.flow, backward)
+            found = calls(self.typed, self.flow, steps, self.price)
+            self.known[backward] = seconds_of(self.typed, self.flow, found, self.price)
+        return self.known[backward]
 
 
 def _added(price: Price, of: str) -> Price:

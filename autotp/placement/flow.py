@@ -8,18 +8,16 @@ when only those rows are right on a rank that pick what it holds: with its other
 
 from __future__ import annotations
 
-import functools
-import operator
-from collections import Counter
 from dataclasses import replace
 
 import torch
 
 from ..axes.annotation import annotation
 from ..axes.facts import Fact, parameter_of
-from ..axes.layout import Cuts, Factor, Layout, Leaf, ProductLayout, SumLayout, is_even, layout_of
+from ..axes.layout import Cuts, Factor, is_even, layout_of
 from ..axes.term import Axis, axes_of_dims
 from ..errors import UnsoundPlanError
+from .disjoint import check_disjoint
 from .results import check_results
 from .routed import Routed, not_for_any_number, picked, row_by_row
 from .sizes import size_of
@@ -52,7 +50,7 @@ def flow(
             if node in typed.facts:
                 state.held[node] = cut_in(typed.axes(node), cuts) if is_parameter(node) else frozenset()
                 state.partial[node], state.zero[node] = frozenset(), state.held[node]
-                _check_disjoint(typed, state, node)
+                check_disjoint(typed, state.flow, node)
         elif node in typed.facts:
             _place(typed, state, node)
     return replace(state.flow, products=frozenset(state.products))
@@ -88,10 +86,17 @@ class _State:
             written=written,
         )
 
+    def is_plain(self, node: torch.fx.Node) -> bool:
+        """Returns if all ranks have all of a value."""
+        return not (self.held[node] or self.partial[node] or node in self.routed)
+
 
 def _place(typed: TypedGraph, state: _State, node: torch.fx.Node) -> None:
     fact, cuts = typed.facts[node], state.flow.cuts
     operands = fact.operands
+    if not fact.creates and all(state.is_plain(operand) for operand in operands):
+        state.held[node], state.partial[node], state.zero[node] = frozenset(), frozenset(), frozenset()
+        return
     held = frozenset().union(*(state.held[operand] for operand in operands))
     held |= {axis for axis in cut_in(typed.axes(node), cuts) if axis in axes_of_dims(fact.creates)}
     contracted = cut_in(typed.contracted(node), cuts) & held
@@ -104,7 +109,7 @@ def _place(typed: TypedGraph, state: _State, node: torch.fx.Node) -> None:
     carried = _carry(typed, state, node, held)
     state.held[node] = cut_in(typed.axes(node), cuts) & held
     state.partial[node] = carried | factors_in(contracted, cuts)
-    _check_disjoint(typed, state, node)
+    check_disjoint(typed, state.flow, node)
     written = _writes_part(state, node)
     state.zero[node] = frozenset(axis for axis in state.held[node] if written or _is_zero(typed, state, node, axis))
 
@@ -211,26 +216,6 @@ def _grows(state: _State, node: torch.fx.Node, fact: Fact) -> bool:
     partial = {i for i, operand in enumerate(fact.operands) if state.flow.summands(node, operand)}
     together = partial.union(*(group for group in fact.linear if partial <= group))
     return size_of(node) > max(size_of(fact.operands[i]) for i in together)
-
-
-def _check_disjoint(typed: TypedGraph, state: _State, node: torch.fx.Node) -> None:
-    """A mesh factor cuts a value once: with two axes cut over it, the ranks would hold the diagonal blocks only."""
-    held = {axis: state.flow.cuts[axis] for axis in state.held[node]}
-    for dims in typed.facts[node].outputs if held or node in state.routed else ():
-        layouts = ProductLayout(tuple(layout_of(term, held) for term in dims))
-        used = [*_factors(layouts), *state.partial[node], *state.flow.routed_over(state.routed.get(node))]
-        if len(used) != len(set(used)):
-            raise UnsoundPlanError(f"{node.name} ({node.target}) would be cut twice over the same ranks")
-
-
-def _factors(layout: Layout) -> list[Factor]:
-    """The mesh factors that cut a dimension, each as often as one element is cut by it."""
-    if isinstance(layout, Leaf):
-        return list(layout.cut.over) if layout.cut else []
-    parts = [_factors(part) for part in layout.parts]
-    if isinstance(layout, SumLayout):
-        return list(functools.reduce(operator.or_, map(Counter, parts)).elements())
-    return [factor for part in parts for factor in part]
 
 
 def _check_contraction(typed: TypedGraph, state: _State, node: torch.fx.Node, contracted: frozenset[Axis]) -> None:

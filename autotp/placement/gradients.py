@@ -83,6 +83,16 @@ class Gradients:
             self.found[key] = self._cheapest(summed, cost, joining)
         return self.found[key]
 
+    def least(self, cost: Cost) -> int:
+        """What the cheapest way costs, if sums over other factors join none of it."""
+        crossing, varying = self.cheapest({}, cost)
+        sums = {source for source, _ in crossing}
+        scattered = [version for version in self.undecided if version in varying and self.scatters(version)]
+        size = self.factor.size
+        return sum(cost("all_reduce", node, size) for node, _ in sums) + sum(
+            cost("reduce_scatter", node, size) for node, _ in scattered
+        )
+
     def must_vary(self, version: Version) -> bool:
         """Returns if the value itself differs between ranks."""
         node, reduced = version

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Hashable, MutableMapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeAlias
 
 import torch
@@ -16,10 +17,10 @@ from .backward import Backward, Price
 from .between import steps_between
 from .calls import Together, calls, seconds_of
 from .certificate.values import Contract, Mesh
-from .conjugate import place_backward
+from .conjugate import Conjugates
 from .flow import flow
 from .norms import write_out_norms, write_out_running_statistics
-from .prepare import regroup_sums, split_biases, taken_apart
+from .prepare import may_regroup, regroup_sums, split_biases, taken_apart
 from .sequence import SequenceCut, place_sequence
 from .state import Flow
 from .steps import Steps
@@ -72,32 +73,46 @@ def place(
     Raises UnsoundPlanError if a cut axis must be whole, PlacementError if the mesh factors do not nest.
     """
 
-    def placed(delayed: frozenset[str]) -> Placement:
+    def prepared() -> TypedGraph:
         typed = TypedGraph.copy_of(graph, typing)
-        _check_pins(cuts)
         split_biases(typed, cuts)
         write_out_norms(typed, cuts)
         write_out_running_statistics(typed, cuts)
-        first = flow(typed, cuts, unread, keep=keep, delayed=delayed)
-        if regroup_sums(typed, frozenset(node for node, over in first.partial.items() if over)):
+        return typed
+
+    def forward(delayed: frozenset[str]) -> _Forward:
+        typed, first = together, flow(together, cuts, unread, keep=keep, delayed=delayed)
+        partial = {node.name for node, over in first.partial.items() if over}
+        if may_regroup(typed, partial):
+            typed = prepared()
+            regroup_sums(typed, partial)
             first = flow(typed, cuts, unread, keep=keep, delayed=delayed)
         early = taken_apart(typed, first)
         final = flow(typed, cuts, unread, keep=keep, early=early, delayed=delayed) if early else first
-        conjugates = place_backward(typed, final, price) if backward else Backward()
-        steps = steps_between(typed, final, conjugates)
-        _check_written(final, steps)
-        return Placement(typed, final, conjugates, steps, calls(typed, final, steps, price), backward)
+        found = made(typed, final, Backward())
+        return _Forward(found, _seconds(found, price), Conjugates(typed, final, price) if backward else None)
+
+    def whole(found: _Forward) -> Placement:
+        conjugates = found.conjugates.cheapest() if found.conjugates else Backward()
+        best = made(found.placement.typed, found.placement.flow, conjugates)
+        _check_written(best.flow, best.steps)
+        return best
+
+    def made(typed: TypedGraph, values: Flow, conjugates: Backward, cut: SequenceCut | None = None) -> Placement:
+        steps = steps_between(typed, values, conjugates, cut)
+        return Placement(typed, values, conjugates, steps, calls(typed, values, steps, price), backward, cut)
 
     Mesh(Contract(cuts))
-    seconds = functools.partial(_seconds, price=price)
-    best = _cheapest(placed, seconds, {} if waits is None else waits)
+    _check_pins(cuts)
+    price = functools.cache(price)
+    together = prepared()  # for all placements that add in the same order
+    best = _cheapest(forward, whole, functools.partial(_seconds, price=price), {} if waits is None else waits)
     if not sequence:
         return best
     found = place_sequence(best.typed, best.flow, best.backward, sequence)
     if isinstance(found, str):
         return replace(best, left_whole=found)
-    steps = steps_between(best.typed, best.flow, best.backward, found)
-    return replace(best, sequence=found, steps=steps, calls=calls(best.typed, best.flow, steps, price))
+    return made(best.typed, best.flow, best.backward, found)
 
 
 def _check_pins(cuts: Cuts) -> None:
@@ -120,29 +135,63 @@ def _check_written(flow: Flow, steps: Steps) -> None:
 _MOST_PRODUCTS = 6
 
 
+@dataclass(frozen=True)
+class _Forward:
+    """A placement without its backward, its seconds, and the ways to place that."""
+
+    placement: Placement
+    seconds: float
+    conjugates: Conjugates | None
+
+    @cached_property
+    def sent(self) -> tuple[int, ...]:
+        """What its backward sends at least."""
+        return self.conjugates.least() if self.conjugates else ()
+
+    def is_behind(self, other: _Forward, seconds: float) -> bool:
+        """Returns if it takes longer forward than another one in all, which has so many seconds. Or no less forward, and sends no
+        less backward, and more in one of both: what it could save by sums that share a call is left out of account."""
+        if self.seconds < other.seconds:
+            return False
+        if self.seconds >= seconds:
+            return True
+        if len(self.sent) != len(other.sent):
+            return False
+        pairs = list(zip(self.sent, other.sent, strict=True))
+        return all(own >= its for own, its in pairs) and (
+            self.seconds > other.seconds or any(own > its for own, its in pairs)
+        )
+
+
 def _cheapest(
-    placed: Callable[[frozenset[str]], Placement], seconds: Callable[[Placement], float], waits: Waits
+    forward: Callable[[frozenset[str]], _Forward],
+    whole: Callable[[_Forward], Placement],
+    seconds: Callable[[Placement], float],
+    waits: Waits,
 ) -> Placement:
     """The placement in which none of the products waits for its sum, all or one do, or what changing one of them at a time
-    then leads to."""
-    best, waiting = placed(frozenset()), frozenset[str]()
-    known = frozenset(best.flow.products)
+    then leads to. The backward takes most of the time, and is placed where it may be worth it."""
+    leading, waiting = forward(frozenset()), frozenset[str]()
+    best, known = whole(leading), leading.placement.flow.products
     if not known:
         return best
     cost = seconds(best)
     kind = _likeness(best, cost)
     if kind in waits:
-        return placed(waits[kind]) if waits[kind] else best
+        return whole(forward(waits[kind])) if waits[kind] else best
     trials, tried = [known, *_single(known)], {waiting}
     while trials:
         trial = trials.pop(0)
         if trial in tried:
             continue
         tried.add(trial)
-        placement = placed(trial)
-        known |= placement.flow.products
+        other = forward(trial)
+        known |= other.placement.flow.products
+        if other.is_behind(leading, cost):
+            continue
+        placement = whole(other)
         if (found := seconds(placement)) < cost:
-            best, cost, waiting = placement, found, trial
+            best, cost, waiting, leading = placement, found, trial, other
             trials = [trial ^ change for change in _single(known)] or [known] * (known != trial)
     waits[kind] = waiting
     return best

@@ -3,7 +3,9 @@ reduced part by part is reduced before it is taken apart."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Set
 from dataclasses import replace
+from typing import TypeAlias
 
 import torch
 
@@ -110,22 +112,34 @@ def _reduced(typed: TypedGraph, flow: Flow, node: torch.fx.Node) -> set[torch.fx
     return found
 
 
-def regroup_sums(typed: TypedGraph, partial: frozenset[torch.fx.Node]) -> bool:
-    """`(x + p) + q` with partial sums p and q becomes `(p + q) + x`, so that one reduction serves both.
+# An addition, the partial sums in its tree of additions, and what else is added there.
+_Tree: TypeAlias = tuple[torch.fx.Node, list[torch.fx.Node], list[torch.fx.Node]]
+
+
+def may_regroup(typed: TypedGraph, partial: Set[str]) -> bool:
+    """Returns if `regroup_sums` would change anything."""
+    return any(True for _ in _trees(typed, partial))
+
+
+def regroup_sums(typed: TypedGraph, partial: Set[str]) -> None:
+    """`(x + p) + q` with partial sums p and q, of which there are the names, becomes `(p + q) + x`, so that one reduction serves
+    both.
 
     Legal because addition is associative and commutative; only whole trees of plain additions whose inner results
-    nobody else reads are regrouped. Returns if anything changed.
+    nobody else reads are regrouped.
     """
-    changed = False
+    for tree in _trees(typed, partial):
+        _rebuild(typed, *tree)
+
+
+def _trees(typed: TypedGraph, partial: Set[str]) -> Iterator[_Tree]:
     for root in reversed(list(typed.graph.nodes)):
         if not _is_plain_add(root) or any(_is_plain_add(user) and len(root.users) == 1 for user in root.users):
             continue
         leaves = _leaves(root)
-        sums = [leaf for leaf in leaves if leaf in partial]
+        sums = [leaf for leaf in leaves if leaf.name in partial]
         if len(sums) > 1 and len(leaves) > len(sums):
-            _rebuild(typed, root, sums, [leaf for leaf in leaves if leaf not in partial])
-            changed = True
-    return changed
+            yield root, sums, [leaf for leaf in leaves if leaf.name not in partial]
 
 
 def _is_plain_add(node: torch.fx.Node) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Hashable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -21,6 +21,7 @@ class TypedGraph:
     graph: torch.fx.Graph
     facts: dict[torch.fx.Node, Fact]
     known: dict[torch.fx.Node, tuple[object, frozenset[Axis]]] = field(default_factory=dict)
+    disjoint: dict[Hashable, object] = field(default_factory=dict)  # results, by how a rank has them
 
     @classmethod
     def copy_of(cls, graph: torch.fx.Graph, typing: Typing) -> TypedGraph:

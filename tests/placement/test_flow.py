@@ -16,7 +16,8 @@ from autotp.axes.layout import Cut, Factor
 from autotp.axes.term import Axis, axes_of
 from autotp.errors import PlacementError, UnsoundPlanError
 from autotp.huggingface.examples import examples_for
-from autotp.placement.backward import Price, Values
+from autotp.placement.backward import Backward, Price, Values
+from autotp.placement.conjugate import Conjugates
 from autotp.placement.place import Placement, Waits, place
 from autotp.planner.choose import UnitProblem
 from autotp.planner.survey import survey
@@ -167,8 +168,16 @@ def test_a_sum_waits_for_a_product_where_that_costs_less(bias: bool) -> None:
     assert len(reduced(placed(module, *BOTH, inputs=WEIGHED))) == 2
 
 
-def test_one_product_alone_is_not_worth_waiting_for() -> None:
+def test_one_product_alone_is_not_worth_waiting_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, whole = list[Conjugates](), Conjugates.cheapest
+
+    def counted(conjugates: Conjugates) -> Backward:
+        found.append(conjugates)
+        return whole(conjugates)
+
+    monkeypatch.setattr(Conjugates, "cheapest", counted)
     assert reduced(placed(Weighed(), BOTH[0], inputs=WEIGHED, price=per_element)).keys() == {"linear_1"}
+    assert len(found) == 1  # to wait sends more both ways: where its gradients are summed is not looked for
 
 
 class Resized(nn.Module):
