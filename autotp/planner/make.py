@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from torch import nn
@@ -42,9 +42,9 @@ def make_plan(
     machine, workload = machine or hardware(DEFAULT_HARDWARE), workload or Workload()
     problems = dict(found.problems) if objective else _without_small_tables(found.problems)
     if not gather_logits:
-        problems = {shape: replace(problem, keep=problem.is_head) for shape, problem in problems.items()}
+        problems = _each(problems, lambda problem: replace(problem, keep=problem.is_head))
     if sequence_parallel and tp > 1:
-        problems = {shape: replace(problem, sequence=tp) for shape, problem in problems.items()}
+        problems = _each(problems, lambda problem: replace(problem, sequence=tp))
     waits: Waits = {}
     weighers = {s: Weigher(p.graph, machine, workload, waits) for s, p in problems.items()}
     tied, holders = [names for names in parameter_owners(model).values() if len(names) > 1], holders_of(model)
@@ -76,7 +76,13 @@ def _without_small_tables(problems: Mapping[int, UnitProblem]) -> dict[int, Unit
     for problem in problems.values():
         for proposal in problem.proposals:
             rows[proposal.rule.name] = max(rows.get(proposal.rule.name, 0), _size(proposal))
-    return {shape: _filtered(problem, rows) for shape, problem in problems.items()}
+    return _each(problems, lambda problem: _filtered(problem, rows))
+
+
+def _each(problems: Mapping[int, UnitProblem], change: Callable[[UnitProblem], UnitProblem]) -> dict[int, UnitProblem]:
+    """The problems changed; those that are one stay one."""
+    changed = {id(problem): change(problem) for problem in problems.values()}
+    return {shape: changed[id(problem)] for shape, problem in problems.items()}
 
 
 def _size(proposal: Proposal) -> int:

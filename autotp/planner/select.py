@@ -39,13 +39,13 @@ class LeastMemory:
 
     def __init__(self, weighers: Mapping[int, Weigher], ranks: int) -> None:
         self.weighers, self.ranks = weighers, ranks
-        self.known: dict[int, tuple[UnitProblem, Choice]] = {}
+        self.known: dict[int, tuple[UnitProblem, Choice]] = {}  # by identity
 
     def __call__(self, problems: Mapping[int, UnitProblem]) -> dict[int, Choice]:
         for shape, problem in problems.items():
-            if shape not in self.known or self.known[shape][0] is not problem:
-                self.known[shape] = problem, choose(problem, self.ranks, self.weighers[shape])
-        return {shape: self.known[shape][1] for shape in problems}
+            if id(problem) not in self.known:
+                self.known[id(problem)] = problem, choose(problem, self.ranks, self.weighers[shape])
+        return {shape: self.known[id(problem)][1] for shape, problem in problems.items()}
 
     def agree(
         self, problems: Mapping[int, UnitProblem], places: Sequence[Place], *, must_be_whole: bool
@@ -74,7 +74,7 @@ class LeastTime:
         inside = sum(self.units[shape] * local_elements(problem, {}) for shape, problem in found.problems.items())
         outside = max(sum(parameter.numel() for parameter in model.parameters()) - inside, 0)
         self.most = objective.most_bytes / objective.bytes_of_element - outside
-        self.known: dict[int, list[tuple[UnitProblem, Front]]] = {}
+        self.known: dict[int, tuple[UnitProblem, Front]] = {}  # by identity
 
     def __call__(self, problems: Mapping[int, UnitProblem]) -> dict[int, Choice]:
         chosen = self._chosen(problems)
@@ -114,13 +114,10 @@ class LeastTime:
         return dict(zip(fronts, found, strict=True))
 
     def _front(self, shape: int, problem: UnitProblem) -> Front:
-        known = self.known.setdefault(shape, [])
-        for other, front in known:
-            if other is problem:
-                return front
-        front = Front(problem, self.ranks, self.weighers[shape], UnitTime(problem, self.machine, self.objective))
-        known.append((problem, front))
-        return front
+        if id(problem) not in self.known:
+            time = UnitTime(problem, self.machine, self.objective)
+            self.known[id(problem)] = problem, Front(problem, self.ranks, self.weighers[shape], time)
+        return self.known[id(problem)][1]
 
     def _settled(self, front: Front, choice: Choice) -> Choice:
         return replace(front.settled(choice), left=front.prices(choice, self.ranks))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,6 +32,7 @@ from ..chains.match import NearMiss, Proposal, match_chains, open_misses
 from ..chains.rules import chain_rules
 from ..chains.single import single_axes
 from ..errors import TraceError
+from .alike import described
 from .apart import strangers
 from .choose import UnitProblem
 
@@ -124,6 +125,7 @@ class _Surveyor:
         self.recordings: list[Recording] = []
         self.result = Survey(units, objective=objective)
         self.broken: Set[int] = frozenset()
+        self.solved: dict[Hashable, UnitProblem] = {}
         self.operator_rules, self.chain_rules = operator_rules(rules), chain_rules(rules)
         self.rules, self.functions = rules, function_rules(rules)
         self.settled = ExitStack()  # what is put back at the end
@@ -214,11 +216,14 @@ class _Surveyor:
             unread = recordings[0].unread.get(unit.shape, frozenset())  # none is known of a call that ended in an error
             traced = self._settled(lambda: trace(module, unit, sites[0], varying, unread, rules=self.rules))
         with self._timed("inference"):
-            problem = self._problem(unit, traced, recordings[0].used_outside)
+            used_outside = recordings[0].used_outside
+            kind = described(traced, unit.path, used_outside)
+            if kind not in self.solved:
+                self.solved[kind] = self._problem(unit, traced, used_outside)
         if _is_of_one_size(traced, varying):
             self.result.sizes = self.result.sizes or ONE_SIZE.format(path=unit.path or "the model")
         self.result.traced[unit.shape] = traced
-        self.result.problems[unit.shape] = problem
+        self.result.problems[unit.shape] = self.solved[kind]
         self.result.varying[unit.shape] = varying
 
     def _settled(self, tracing: Callable[[], Traced]) -> Traced:
