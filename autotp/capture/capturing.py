@@ -20,7 +20,7 @@ from torch.fx import _symbolic_trace as symbolic_trace
 
 _here = threading.local()
 # Python's own thresholds (700 new objects, and two times 10 such looks) are for programs that make few.
-_RARELY = (100_000, 10, 1_000)
+_RARELY = (100_000, 100, 1_000)
 
 
 def _is_wanted(record: logging.LogRecord) -> bool:

@@ -12,8 +12,11 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
-from .at_once import AT_ONCE, New, View
-from .lengths import Lengths
+from .at_once import AT_ONCE
+from .at_once.lengths import Lengths
+from .at_once.made import New, View
+
+_ROOM = 1 << 40  # elements, of no memory: more than any tensor has
 
 
 class Quick:
@@ -33,17 +36,25 @@ class Quick:
             made = how(self.lengths, *args, **kwargs)
         except TypeError:  # it is given what is not foreseen here
             return None
-        return None if made is None else self._tensor(made, first.fake_device)
+        return made if made is None or isinstance(made, FakeTensor) else self._tensor(made, first.fake_device)
 
     def _tensor(self, made: View | New, device: torch.device) -> FakeTensor:
         if isinstance(made, New):
-            order = range(len(made.sizes)) if made.order is None else made.order
-            new = torch.empty([made.sizes[dim] for dim in order], dtype=made.dtype, device="meta")
-            if made.order is not None:
-                strides = dict(zip(order, new.stride(), strict=True))
-                new = torch.as_strided(new, made.sizes, [strides[dim] for dim in range(len(strides))])
-            return FakeTensor(self.mode, new, device)
+            return FakeTensor(self.mode, self._new(made), device)
         with in_kernel_invocation_manager(self.mode):
             place = made.of.storage_offset() + made.further
             part = torch.as_strided(made.of, made.sizes, made.strides, place)
         return FakeTensor(self.mode, part, device)
+
+    def _new(self, made: New) -> torch.Tensor:
+        order = range(len(made.sizes)) if made.order is None else made.order
+        sizes = [made.sizes[dim] for dim in order]
+        strides = None if all(isinstance(size, int) for size in sizes) else self.lengths.dense(sizes)
+        if strides is None:
+            new = torch.empty(sizes, dtype=made.dtype, device="meta")
+            strides = list(new.stride())
+        else:
+            # torch multiplies symbols for some time to find how much memory that is; nobody who is traced may ask.
+            new = torch.empty(_ROOM, dtype=made.dtype, device="meta")
+        of_dims = dict(zip(order, strides, strict=True))
+        return torch.as_strided(new, made.sizes, [of_dims[dim] for dim in range(len(sizes))])

@@ -22,7 +22,7 @@ STAGES = ("capture", "chains", "placement", "planner", "rewrite")
 TABLES = {
     "capture/composite.py": "which operators are taken apart",
     "capture/bags.py": "how bags are looked up and summed",
-    "capture/at_once.py": "which sizes the results of common operators have",
+    "capture/at_once/__init__.py": "which sizes the results of common operators have",
     "capture/fake.py": "what copies a new tensor",
     "capture/grouped.py": "how a product of groups of rows is done and derived",
     "capture/loops.py": "what recurrent layers do in a step",

@@ -85,6 +85,17 @@ CASES: dict[str, Case] = {
     "looked up": lambda x, w: functional.embedding(x[..., 0].long(), w),
     "softmax": lambda x, w: (x.softmax(-1), x.transpose(0, 1).softmax(-1)),
     "chosen": lambda x, w: (torch.where(x > 0, 0.0, 1.0), torch.where(x > 0, x, w[0])),
+    "chosen of several": lambda x, w: (torch.where(x > 0, x, w[0]), torch.where(x[..., :1] > 0, x, -x)),
+    "which is larger": lambda x, w: (x > w[0], x.transpose(0, 1) >= w[0], x.int() == x.int(), x[..., :1] < w[0]),
+    "whole numbers": lambda x, w: (x.long() // 2, x.transpose(0, 1).long() // 3, x[:, :, None].long() // 2),
+    "side by side": lambda x, w: (torch.stack((x, -x), 1), torch.stack((x[..., ::2], x[..., 1::2]), -1)),
+    "copied into": lambda x, w: (x.clone().copy_(x), x.clone()[..., 4:].copy_(w[0, 4:]), x.neg().copy_(w[:1])),
+    "copies of a part": lambda x, w: (x[..., :4].clone(), x.transpose(0, 1)[..., ::2].clone(), x[:, :, None].clone()),
+    "turned and repeated": lambda x, w: (
+        x.view(*x.shape[:2], 4, 2).transpose(1, 2) * x.neg()[:, None, :, :2],
+        x.view(*x.shape[:2], 4, 2).transpose(1, 2)[:, :, :, :1] * x.neg()[:, None, :, :2],
+        x[:, :, None].neg()[..., :4] * w[0, :4],
+    ),
     "joined": lambda x, w: (torch.cat((-x[..., 4:], x[..., :4]), -1), torch.cat((x, x)), torch.cat((x[..., :1], x), -1)),
 }  # fmt: skip
 
@@ -106,16 +117,55 @@ def test_what_is_permuted_stays_so_without_torchs_python_dispatcher() -> None:
         assert look(x.transpose(0, 2).exp(), None) == look(x.exp().transpose(0, 2), None)
 
 
-def test_sizes_that_may_be_none_are_left_to_torch(compared: dict[str, int]) -> None:
+def test_none_and_sizes_of_data_are_left_to_torch(compared: dict[str, int]) -> None:
     symbols = Symbols()
     with symbols.mode, enable_python_dispatcher():
-        count = symbols.read(4)
-        torch.empty(count, 8).exp().view(-1)
         torch.empty(5, 8)[torch.empty(5) > 0].exp().view(-1)
         torch.empty(0, 8).exp().view(-1)
-        fewer = symbols.size(7) - 2
-        torch.empty(fewer, 8).exp().view(-1)
     assert not compared.keys() & {"aten.exp.default", "aten.view.default"}
+
+
+OF_FEWER: dict[str, Case] = {
+    "one": lambda x, w: (x.exp(), x**2, x.transpose(0, 1).exp(), x[:, :, None].exp(), x.long() // 2),
+    "two": lambda x, w: (x * x, x + w[0], x * x[..., :1], x.mean(-1, keepdim=True) * x, x.transpose(0, 1) * w[0]),
+    "views": lambda x, w: (x.view(-1), x.view(x.shape[0], x.shape[1], 4, 2), x[:, None].expand(-1, 3, -1, -1), x[:, :]),
+    "products": lambda x, w: (functional.linear(x, w), x @ w.t(), x.softmax(-1), torch.stack((x, x), 1)),
+    "copies": lambda x, w: (x.clone(), x[..., :4].clone(), x.neg().copy_(x), x.to(torch.bfloat16)),
+}
+
+
+@pytest.mark.parametrize("fewer", [lambda size: size // 4, lambda size: size - 2, lambda size: size + size // 4])
+@pytest.mark.parametrize("name", OF_FEWER)
+def test_what_may_be_none_is_laid_out_as_torch_says(
+    monkeypatch: pytest.MonkeyPatch, fewer: Callable[[Any], Any], name: str
+) -> None:
+    """torch asks whether such a size is one, or more, and makes a condition of the answer; nothing depends on it."""
+    seen, wrong, scope = dict[str, int](), list[str](), dict[str, Any]()
+    exec(compile(Path(str(comparing.__file__)).read_text(), os.path.abspath(quick.__file__), "exec"), scope)
+    monkeypatch.setattr(Quick, "__call__", scope["comparing"](Quick.__call__, seen, wrong, conditions=False))
+    symbols = Symbols()
+    with symbols.mode, enable_python_dispatcher():
+        batch, size = symbols.tensor(torch.empty(3, 13), {0, 1}).shape
+        OF_FEWER[name](torch.empty(batch, fewer(size), 8), symbols.tensor(torch.empty(8, 8)))
+    assert seen
+    assert not wrong
+
+
+@pytest.mark.parametrize("turn", [False, True])
+def test_sizes_that_an_operator_makes_equal_are_one_under_torchs_own_condition(
+    monkeypatch: pytest.MonkeyPatch, turn: bool
+) -> None:
+    def conditions() -> tuple[list[str], Any]:
+        symbols = Symbols()
+        x, y = (symbols.tensor(torch.empty(3, 5, 8), {0, 1}) for _ in range(2))
+        with symbols.mode, enable_python_dispatcher():
+            both = x.transpose(0, 1) * y.transpose(0, 1) if turn else x * y[:1]
+        return [str(guard.expr) for guard in symbols.mode.shape_env.guards], look(both, None)  # type: ignore[union-attr]
+
+    own = conditions()
+    assert own[0]
+    monkeypatch.setattr(Quick, "__call__", lambda *args: None)
+    assert own == conditions()
 
 
 @pytest.mark.parametrize("name", ["llama", "bigbird_pegasus", "mamba2", "bloom"])

@@ -181,6 +181,28 @@ class BranchesByLength(Block):
         return y.relu() if y.shape[1] > 4 else y.tanh() * 2
 
 
+class PoolsFours(Block):
+    """Adds to every place what four in a row have in common, of as many fours as there are, which may be none."""
+
+    def inner(self, y: torch.Tensor) -> torch.Tensor:
+        fours = y.shape[1] // 4
+        pooled = y[:, : 4 * fours].view(y.shape[0], fours, 4, y.shape[2]).exp().mean(2, keepdim=True)
+        more = torch.zeros_like(y)
+        more[:, : 4 * fours] = (pooled * pooled.neg().exp().expand(-1, -1, 4, -1)).reshape(
+            y.shape[0], 4 * fours, y.shape[2]
+        )
+        return y.relu() + more
+
+
+def test_sizes_that_may_be_none_are_traced_for_any() -> None:
+    cut = Cut(Stack(PoolsFours), values(2, 13, HIDDEN))
+    sizes = ((2, 13), (2, 9), (2, 8), (3, 12), (2, 17), (4, 14), (2, 3), (3, 2))
+    cut.assert_same(lambda model: [model(leaf(batch, size, HIDDEN)) for batch, size in sizes])
+    assert cut.cut() == weights(2, *MLP)
+    # Of the example's size, of others, of those in which the part is all, and of those that have none.
+    assert cut.programs() == 4
+
+
 def test_a_call_that_breaks_a_guard_is_traced_anew() -> None:
     cut = Cut(Stack(BranchesByLength), values(2, 3, HIDDEN))
     cut.assert_same(lambda model: [model(values(2, s, HIDDEN)) for s in (3, 6, 4, 5, 2, 8)])

@@ -1,0 +1,91 @@
+"""Operators that make new tensors of other sizes: sums, products, lookups, and several tensors in one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from .lengths import Lengths, same
+from .made import Made, New, are_alike, is_real
+
+
+def joined(lengths: Lengths, tensors: Sequence[Any], dim: int = 0) -> Made:
+    """Tensors one behind the other, along one dim."""
+    first, *others = tensors
+    if not are_alike(first, *others) or any(each.dim() != first.dim() for each in others) or not first.dim():
+        return None
+    dim %= first.dim()
+    for each in tensors:
+        if not same(each.stride()[-1], 1) or any(same(size, 1) or lengths.product(size) is None for size in each.shape):
+            return None
+        if not all(
+            same(own, size) for i, (own, size) in enumerate(zip(each.shape, first.shape, strict=True)) if i != dim
+        ):
+            return None
+    sizes = list(first.shape)
+    sizes[dim] = sum(each.shape[dim] for each in tensors)
+    return New(sizes, first.dtype)
+
+
+def stacked(lengths: Lengths, tensors: Sequence[Any], dim: int = 0) -> Made:
+    """Tensors side by side, along a new dim."""
+    first, *others = tensors
+    if not are_alike(first, *others) or any(
+        each.dim() != first.dim() or not all(map(same, each.shape, first.shape)) for each in others
+    ):
+        return None
+    sizes = list(first.shape)
+    sizes.insert(dim + len(sizes) + 1 if dim < 0 else dim, len(tensors))
+    return New(sizes, first.dtype) if lengths.are_known(sizes) else None
+
+
+def reduced(lengths: Lengths, x: FakeTensor, dims: Any, keepdim: bool = False, *, dtype: Any = None) -> Made:
+    """Sums or means over some dims."""
+    if not (is_real(x) and lengths.are_known(x.shape) and dims) or dtype not in (None, x.dtype):
+        return None
+    over = {dim % x.dim() for dim in dims}
+    if keepdim:
+        return New([1 if dim in over else size for dim, size in enumerate(x.shape)], x.dtype)
+    return New([size for dim, size in enumerate(x.shape) if dim not in over], x.dtype)
+
+
+def product_and_bias(lengths: Lengths, bias: FakeTensor, x: Any, y: Any) -> Made:
+    """A product of matrices with a row added to it."""
+    fits = are_alike(bias, x, y) and bias.dim() == 1 and same(bias.shape[0], y.shape[-1])
+    return product(lengths, x, y) if fits else None
+
+
+def looked_up(lengths: Lengths, table: FakeTensor, places: Any, *options: Any) -> Made:
+    """Rows of a table."""
+    if type(places) is not FakeTensor or places.fake_device != table.fake_device or table.dim() != 2:
+        return None
+    sizes = [*places.shape, table.shape[1]]
+    return New(sizes, table.dtype) if lengths.is_dense(places) and lengths.are_known(sizes) else None
+
+
+def indexed(lengths: Lengths, x: FakeTensor, indices: Sequence[Any]) -> Made:
+    """Rows, by their places."""
+    rows = indices[0] if len(indices) == 1 else None
+    if type(rows) is not FakeTensor or rows.dtype != torch.int64 or rows.dim() != 1 or not x.dim():
+        return None
+    sizes = [*rows.shape, *x.shape[1:]]
+    plain = lengths.is_dense(x) and lengths.is_dense(rows) and rows.fake_device == x.fake_device
+    return New(sizes, x.dtype) if plain and not any(same(size, 1) for size in sizes) else None
+
+
+def softmax(lengths: Lengths, x: FakeTensor, dim: int, half_to_float: bool) -> Made:
+    """Shares of one along a dim."""
+    return New(x.shape, x.dtype) if is_real(x) and lengths.is_dense(x) and not half_to_float else None
+
+
+def product(lengths: Lengths, x: FakeTensor, y: Any) -> Made:
+    """A product of matrices."""
+    if not are_alike(x, y):
+        return None
+    if x.dim() != y.dim() or not same(x.shape[-1], y.shape[-2]) or not all(map(same, x.shape[:-2], y.shape[:-2])):
+        return None
+    sizes = [*x.shape[:-1], y.shape[-1]]
+    return New(sizes, x.dtype) if lengths.are_known(sizes) else None
