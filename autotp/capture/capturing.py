@@ -17,6 +17,7 @@ from typing import Any
 
 from torch._dynamo.convert_frame import compile_lock
 from torch.fx import _symbolic_trace as symbolic_trace
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
 _here = threading.local()
 # Python's own thresholds (700 new objects, and two times 10 such looks) are for programs that make few.
@@ -58,11 +59,13 @@ def known_so_far() -> dict[Any, Any]:
 @contextmanager
 def unwrapped() -> Iterator[None]:
     """Inside, tracers of fx leave the functions in place that were registered with `torch.fx.wrap`. They would put others there,
-    which do what these do, and which nobody finds when a program is looked for."""
+    which do what these do, and which nobody finds when a program is looked for. They write no Python of a graph before it runs,
+    which a trace does not."""
     registered: dict[Any, Any] = symbolic_trace._wrapped_fns_to_patch
     kept = dict(registered)
     registered.clear()
     try:
-        yield
+        with _use_lazy_graph_module(True):
+            yield
     finally:
         registered.update({**kept, **registered})

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch._dispatch.python import enable_python_dispatcher
-from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
@@ -195,7 +194,6 @@ class _Tracer:
             noting_modules(self.module),
             GroupedProducts(),
             unwrapped(),
-            _use_lazy_graph_module(True),  # nobody runs it: its Python need not be written
         ):
             tracer = make_fx(
                 lambda flat: self._call(names, flat),
