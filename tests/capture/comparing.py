@@ -10,8 +10,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._sympy.functions import Max
 
-# Where torch's own way from one view to another asks for what the view does not need.
-NEEDLESS = {"aten.view.default", "aten._unsafe_view.default"}
+# Where torch's own way from one view to another, or to a copy, asks for what nothing depends on.
+NEEDLESS = {"aten.view.default", "aten._unsafe_view.default", "aten.copy_.default"}
 
 
 def look(tensor: torch.Tensor, base: Any, empty: bool = True) -> tuple[Any, ...]:
