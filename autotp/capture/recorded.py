@@ -17,6 +17,9 @@ from .signature import autocast_dtype
 from .state import CONSTANTS
 from .units import Unit
 
+Tensor = torch.Tensor  # in a run that is observed it takes a while to ask torch for it
+_SIZED = (torch.Size, *CONSTANTS)
+
 # The sizes of a call's tensors, its numbers and words, as text: some are symbols.
 Sizes: TypeAlias = tuple[str, ...]
 # The unit's shape, the sizes, and whether gradients are on.
@@ -98,8 +101,8 @@ class Recording:
 
 def sizes_of(leaves: Iterable[Any], names: Iterable[str]) -> Sizes:
     """What tells a call from one that gives something else: its leaves' sizes, and the names of its keyword arguments."""
-    sized = [leaf.shape if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-    return *names, *(str(leaf) for leaf in sized if isinstance(leaf, (torch.Size, *CONSTANTS)))
+    sized = [leaf.shape if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    return *names, *(str(leaf) for leaf in sized if isinstance(leaf, _SIZED))
 
 
 def modes_of(device: torch.device) -> str:

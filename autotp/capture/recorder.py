@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from .clone import bare, clone
 from .contract.modes import Modes
 from .contract.observer import Observer
+from .contract.source import own_attributes
 from .functions import FunctionRules, only_shapes, opaque_functions, replace_attributes
 from .grouped import GroupedProducts
 from .instances import opened
@@ -25,6 +26,7 @@ from .recorded import (
     Call,
     Recording,
     Sizes,
+    Tensor,
     as_it_is_now,
     first_line,
     modes_of,
@@ -144,7 +146,7 @@ class Recorder:
                 if is_told and is_first:
                     self.recording.told[unit.path] = as_it_is_now(args, kwargs)
                 if known is not None:
-                    wants = *kwargs, *(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves)
+                    wants = *kwargs, *(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves)
                     if wants != self.wants.get(unit.shape):
                         self.wants[unit.shape] = wants
                         self.recording.calls[unit.shape] = wanting_gradients_too(known, (args, kwargs))
@@ -224,13 +226,14 @@ class Recorder:
         """The names of the parameters of units, and of what stands for them, by identity."""
         found: dict[int, str] = {}
         for module, path in self.copied:
-            for name, parameter in module.named_parameters():  # which something that is no module may hold itself
+            # Something that is no module may hold them itself.
+            for name, parameter in _parameters_in(module, path):
                 for held in (parameter, self.fakes.get(id(parameter), parameter)):
-                    found.setdefault(id(held), f"{path}.{name}")
+                    found.setdefault(id(held), name)
         return found
 
     def _note_read(self, leaves: Iterable[Any]) -> None:
-        for leaf in [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]:
+        for leaf in [leaf for leaf in leaves if isinstance(leaf, Tensor)]:
             first, _ = self.firsts.get(id(leaf), (leaf, leaf))
             self.read[id(first)] = first
 
@@ -282,3 +285,17 @@ class Recorder:
             unread = frozenset(i for i, tensor in enumerate(tensors) if id(tensor) not in self.read)
             self.recording.unread[shape] = self.recording.unread.get(shape, unread) & unread
         return self.recording
+
+
+def _parameters_in(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Parameter]]:
+    """The parameters in a module with their names behind a path. In a run that is observed modules take long to ask."""
+    waiting, seen = [(path, module)], set[int]()
+    while waiting:
+        path, part = waiting.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        own = own_attributes(part)
+        yield from ((f"{path}.{name}", held) for name, held in own["_parameters"].items() if held is not None)
+        parts = [(f"{path}.{name}", inner) for name, inner in own["_modules"].items() if inner is not None]
+        waiting += reversed(parts)

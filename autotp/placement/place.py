@@ -169,8 +169,8 @@ def _cheapest(
     seconds: Callable[[Placement], float],
     waits: Waits,
 ) -> Placement:
-    """The placement in which none of the products waits for its sum, all or one do, or what changing one of them at a time
-    then leads to. The backward takes most of the time, and is placed where it may be worth it."""
+    """The placement in which none of the products waits for its sum, all do, all of one operator or one, or what changing one of
+    them at a time then leads to. The backward takes most of the time, and is placed where it may be worth it."""
     leading, waiting = forward(frozenset()), frozenset[str]()
     best, known = whole(leading), leading.placement.flow.products
     if not known:
@@ -179,22 +179,33 @@ def _cheapest(
     kind = _likeness(best, cost)
     if kind in waits:
         return whole(forward(waits[kind])) if waits[kind] else best
-    trials, tried = [known, *_single(known)], {waiting}
+    trials, tried = [*_groups(leading.placement.typed, known), *_single(known)], {waiting}
+    further: list[frozenset[str]] = []
     while trials:
         trial = trials.pop(0)
-        if trial in tried:
-            continue
         tried.add(trial)
         other = forward(trial)
         known |= other.placement.flow.products
-        if other.is_behind(leading, cost):
-            continue
-        placement = whole(other)
-        if (found := seconds(placement)) < cost:
-            best, cost, waiting, leading = placement, found, trial, other
-            trials = [trial ^ change for change in _single(known)] or [known] * (known != trial)
+        if not other.is_behind(leading, cost):
+            placement = whole(other)
+            if (found := seconds(placement)) < cost:
+                best, cost, waiting, leading = placement, found, trial, other
+                trials = [trial ^ change for change in _single(known)]
+        trials = [trial for trial in trials if trial not in tried]
+        if not (trials or further):  # some may wait only behind others
+            further = _groups(leading.placement.typed, known)
+            trials = [trial for trial in further if trial not in tried]
     waits[kind] = waiting
     return best
+
+
+def _groups(typed: TypedGraph, products: frozenset[str]) -> list[frozenset[str]]:
+    """All products, and all of one operator: both halves of a rotary embedding, say."""
+    operators: dict[object, set[str]] = {}
+    for node in typed.graph.nodes:
+        if node.name in products:
+            operators.setdefault(node.target, set()).add(node.name)
+    return [products, *map(frozenset, operators.values())]
 
 
 def _seconds(found: Placement, price: Price) -> float:
