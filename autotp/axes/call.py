@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -20,9 +21,12 @@ def operator_name(target: Any) -> str:
     """`aten.linear` for `torch.ops.aten.linear.default`; the function's name for a Python function."""
     if hasattr(target, "operator"):
         return str(target.operator)
-    if isinstance(target, torch._ops.OpOverload):
-        return f"{target.namespace}.{target._schema.name.split('::')[1]}"
-    return getattr(target, "__name__", str(target))
+    return _name_of(target) if isinstance(target, torch._ops.OpOverload) else getattr(target, "__name__", str(target))
+
+
+@functools.cache
+def _name_of(target: torch._ops.OpOverload) -> str:
+    return f"{target.namespace}.{target._schema.name.split('::')[1]}"
 
 
 def named_arguments(node: torch.fx.Node) -> dict[str, Any]:

@@ -288,14 +288,12 @@ class Recorder:
 
 
 def _parameters_in(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Parameter]]:
-    """The parameters in a module with their names behind a path. In a run that is observed modules take long to ask."""
+    """The parameters in a module, with their names. In a run that is observed it takes long to ask modules themselves."""
     waiting, seen = [(path, module)], set[int]()
     while waiting:
         path, part = waiting.pop()
-        if id(part) in seen:
-            continue
-        seen.add(id(part))
-        own = own_attributes(part)
-        yield from ((f"{path}.{name}", held) for name, held in own["_parameters"].items() if held is not None)
-        parts = [(f"{path}.{name}", inner) for name, inner in own["_modules"].items() if inner is not None]
-        waiting += reversed(parts)
+        if part is not None and id(part) not in seen:
+            seen.add(id(part))
+            own = own_attributes(part)
+            yield from ((f"{path}.{name}", held) for name, held in own["_parameters"].items() if held is not None)
+            waiting += [(f"{path}.{name}", inner) for name, inner in reversed(own["_modules"].items())]

@@ -66,7 +66,8 @@ def match_chains(graph: torch.fx.Graph, typing: Typing, rules: ChainRules) -> tu
     near: list[tuple[int, NearMiss]] = []
     places = Places(typing)
     for candidate in _candidates(graph, typing):
-        matches = [_Match(graph, typing, places, rules, rule, candidate).outcome() for rule in rules.rules]
+        about = [rule for rule in rules.rules if _is_about(rule, candidate, rules)]
+        matches = [_Match(graph, typing, places, rules, rule, candidate).outcome() for rule in about]
         proposal = next((match for match in matches if isinstance(match, Proposal)), None)
         if proposal is not None:
             if not any(set(proposal.axes) & set(other.axes) for other in proposals):
@@ -168,6 +169,14 @@ def weights_of(node: torch.fx.Node, typing: Typing) -> list[torch.fx.Node]:
     return [weight for weight in found if weight is not None and _is_weight(weight)]
 
 
+def _is_about(rule: ChainRule, candidate: _Candidate, rules: ChainRules) -> bool:
+    """Returns if a rule's chains end as this one does."""
+    site = candidate.site
+    if (rule.end == OUTPUT) != (site.op == "output") or rule.picked != candidate.picked or rule.alone:
+        return False
+    return rule.end == OUTPUT or operator_name(site.target) in rules.classes[rule.end]
+
+
 class _Match:
     """One rule tried on one candidate."""
 
@@ -193,10 +202,6 @@ class _Match:
     def outcome(self) -> Proposal | tuple[int, NearMiss] | None:
         """A proposal, a near miss with the number of steps that did match, or None if the rule is about something else."""
         rule, site = self.rule, self.candidate.site
-        if (rule.end == OUTPUT) != (site.op == "output") or rule.picked != self.candidate.picked or rule.alone:
-            return None
-        if rule.end != OUTPUT and operator_name(site.target) not in self.rules.classes[rule.end]:
-            return None
         starts = [node for node in self.nodes if rule.start and self._is_start(node)]
         if rule.start and len(starts) < rule.starts:
             return self._unruled()

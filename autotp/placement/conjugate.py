@@ -21,8 +21,10 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import torch
 
@@ -42,12 +44,16 @@ class Conjugates:
 
     def __init__(self, typed: TypedGraph, flow: Flow, price: Price) -> None:
         self.typed, self.flow, self.price = typed, flow, price
-        factors = {factor for node in flow.held for factor in flow.varies(node)}
-        order = sorted(factors, key=lambda factor: (-sum(factor in flow.varies(node) for node in flow.held), factor))
-        edges = edges_of(typed, flow)
-        self.varying = {factor: Gradients(typed, flow, edges, factor) for factor in order}
         self.known: dict[Backward, float] = {}  # seconds
         self.share = functools.cache(lambda node: float(local_share(typed, flow, node)))
+
+    @cached_property
+    def varying(self) -> dict[Factor, Gradients]:
+        """Where gradients may vary, by mesh factor: first the one over which most values do."""
+        counts = Counter(factor for node in self.flow.held for factor in self.flow.varies(node))
+        edges = edges_of(self.typed, self.flow)
+        order = sorted(counts, key=lambda factor: (-counts[factor], factor))
+        return {factor: Gradients(self.typed, self.flow, edges, factor) for factor in order}
 
     def least(self) -> tuple[int, ...]:
         """What sums over each mesh factor, as if there were no other, send at least: their cost without latency."""

@@ -179,7 +179,7 @@ def _cheapest(
     kind = _likeness(best, cost)
     if kind in waits:
         return whole(forward(waits[kind])) if waits[kind] else best
-    trials, tried = [*_groups(leading.placement.typed, known), *_single(known)], {waiting}
+    trials, tried = [known, *_groups(leading.placement.typed, known), *_single(known)], {waiting}
     further: list[frozenset[str]] = []
     while trials:
         trial = trials.pop(0)
@@ -200,12 +200,12 @@ def _cheapest(
 
 
 def _groups(typed: TypedGraph, products: frozenset[str]) -> list[frozenset[str]]:
-    """All products, and all of one operator: both halves of a rotary embedding, say."""
+    """The products of each operator: both halves of a rotary embedding, say."""
     operators: dict[object, set[str]] = {}
     for node in typed.graph.nodes:
         if node.name in products:
             operators.setdefault(node.target, set()).add(node.name)
-    return [products, *map(frozenset, operators.values())]
+    return list(map(frozenset, operators.values()))
 
 
 def _seconds(found: Placement, price: Price) -> float:
