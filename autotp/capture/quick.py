@@ -6,7 +6,7 @@ that lie in memory without gaps they are plain to see.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,6 +24,12 @@ class Quick:
 
     def __init__(self, mode: FakeTensorMode) -> None:
         self.mode, self.lengths = mode, Lengths(mode.shape_env)
+        self.mark: Callable[[torch.Tensor], None] = (  # that there are no data
+            torch._C._set_warn_deprecated_on_mutable_data_ptr
+            if mode._allow_unsafe_data_ptr_access
+            else torch._C._set_throw_on_mutable_data_ptr
+        )
+        self.states: dict[torch.device, dict[str, Any]] = {}  # attributes of a new tensor on each device
 
     def __call__(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> FakeTensor | None:
         """The result of an operator; None where torch has to find it."""
@@ -40,11 +46,22 @@ class Quick:
 
     def _tensor(self, made: View | New, device: torch.device) -> FakeTensor:
         if isinstance(made, New):
-            return FakeTensor(self.mode, self._new(made), device)
+            return self._fake(self._new(made), device)
         with in_kernel_invocation_manager(self.mode):
             place = made.of.storage_offset() + made.further
             part = torch.as_strided(made.of, made.sizes, made.strides, place)
-        return FakeTensor(self.mode, part, device)
+        return self._fake(part, device)
+
+    def _fake(self, plain: torch.Tensor, device: torch.device) -> FakeTensor:
+        """A fake tensor, as its class makes one, which sets attributes one by one: whoever observes a trace is told of each."""
+        if device not in self.states:
+            first = FakeTensor(self.mode, plain, device)
+            self.states[device] = dict(vars(first))
+            return first
+        new = torch.Tensor._make_subclass(FakeTensor, plain, dispatch_device=True, device_for_backend_keys=device)
+        self.mark(new)
+        vars(new).update(self.states[device])
+        return new
 
     def _new(self, made: New) -> torch.Tensor:
         order = range(len(made.sizes)) if made.order is None else made.order

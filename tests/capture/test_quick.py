@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
 
 from autotp.capture import quick
@@ -115,6 +116,15 @@ def test_what_is_permuted_stays_so_without_torchs_python_dispatcher() -> None:
     x = symbols.tensor(torch.empty(3, 5, 8), {0, 1})
     with symbols.mode:
         assert look(x.transpose(0, 2).exp(), None) == look(x.exp().transpose(0, 2), None)
+
+
+def test_a_fake_tensor_is_as_torch_makes_one() -> None:
+    symbols = Symbols()
+    with symbols.mode, enable_python_dispatcher():
+        x = symbols.tensor(torch.empty(3, 5, 8), {0, 1})
+        for made in [x.exp() for _ in range(3)] + [x.view(-1, 8) for _ in range(3)]:
+            assert vars(made) == vars(FakeTensor(symbols.mode, torch.empty(3, 5, 8, device="meta"), made.device))
+            assert (type(made), made.device, made.requires_grad) == (FakeTensor, x.device, False)
 
 
 def test_none_and_sizes_of_data_are_left_to_torch(compared: dict[str, int]) -> None:
