@@ -96,7 +96,7 @@ CASES: dict[str, Case] = {
         x.view(*x.shape[:2], 4, 2).transpose(1, 2) * x.neg()[:, None, :, :2],
         x.view(*x.shape[:2], 4, 2).transpose(1, 2)[:, :, :, :1] * x.neg()[:, None, :, :2],
         x[:, :, None].neg()[..., :4] * w[0, :4],
-        x[..., ::2, None].transpose(-1, -2) * x[..., 1::2, None].transpose(-1, -2),
+        x[:, None].transpose(0, 1)[..., :4] * x[:, None].transpose(0, 1)[..., 4:],
     ),
     "joined": lambda x, w: (torch.cat((-x[..., 4:], x[..., :4]), -1), torch.cat((x, x)), torch.cat((x[..., :1], x), -1)),
 }  # fmt: skip
