@@ -70,6 +70,10 @@ def _outside() -> AbstractContextManager[Any]:
     return nullcontext() if torch.compiler.is_dynamo_compiling() else torch._C._EnableTorchFunction()
 
 
+# What nodes do to objects.
+OF_OBJECTS = (call_opaque, check_opaque, read_differentiable, read_number, read_opaque)
+
+
 @dataclass
 class OpaqueCall:
     """One step that becomes a node of `target`: the call of a method or function, or the reading of a value.

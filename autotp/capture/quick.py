@@ -58,7 +58,9 @@ class Quick:
             first = FakeTensor(self.mode, plain, device)
             self.states[device] = dict(vars(first))
             return first
-        new = torch.Tensor._make_subclass(FakeTensor, plain, dispatch_device=True, device_for_backend_keys=device)
+        new = torch.Tensor._make_subclass(
+            FakeTensor, plain, plain.requires_grad, dispatch_device=True, device_for_backend_keys=device
+        )
         self.mark(new)
         vars(new).update(self.states[device])
         return new

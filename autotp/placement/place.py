@@ -190,7 +190,7 @@ def _cheapest(
             placement = whole(other)
             if (found := seconds(placement)) < cost:
                 best, cost, waiting, leading = placement, found, trial, other
-                trials = [trial ^ change for change in _single(known)]
+                trials = [trial ^ change for change in _single(known)] or [known]
         trials = [trial for trial in trials if trial not in tried]
         if not (trials or further):  # some may wait only behind others
             further = _groups(leading.placement.typed, known)

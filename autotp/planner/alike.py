@@ -13,10 +13,8 @@ from typing import Any
 import torch
 
 from ..axes.annotation import annotation
-from ..capture.calls import call_opaque, check_opaque, read_differentiable, read_number, read_opaque
+from ..capture.calls import OF_OBJECTS
 from ..capture.traced import Traced
-
-_OF_OBJECTS = (call_opaque, check_opaque, read_differentiable, read_number, read_opaque)
 
 
 def described(traced: Traced, path: str, used_outside: Mapping[str, str]) -> Hashable:
@@ -27,7 +25,7 @@ def described(traced: Traced, path: str, used_outside: Mapping[str, str]) -> Has
     def of(node: torch.fx.Node) -> Hashable:
         noted = annotation(node)
         writes = None if noted.writes is None else tuple(numbers.get(each) for each in noted.writes)
-        given = _plain((node.args, node.kwargs), numbers, words=node.target not in _OF_OBJECTS)
+        given = _plain((node.args, node.kwargs), numbers, words=node.target not in OF_OBJECTS)
         return node.op, node.name, node.target, given, _sizes(node.meta.get("val")), replace(noted, writes=None), writes
 
     prefix = f"{path}." if path else ""

@@ -15,7 +15,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ...axes.annotation import Annotation, annotate, annotation
-from ..calls import call_opaque, check_opaque, read_differentiable, read_number, read_opaque
+from ..calls import OF_OBJECTS
 from ..functions import FunctionRules, OpaqueFunction, applying, derivative_of, rule_of
 from ..opaque import follow
 from ..symbols import LaterCheck, Symbols, later_check_of
@@ -26,10 +26,7 @@ from .values import value_data, value_of
 MOST_BYTES = 1 << 20  # of a constant
 # Functions that nodes call, by the names that they have on disk: no other is ever called for what is read there.
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    **{
-        f"opaque.{f.__name__}": f
-        for f in (call_opaque, check_opaque, read_differentiable, read_number, read_opaque, follow)
-    },
+    **{f"opaque.{f.__name__}": f for f in (*OF_OBJECTS, follow)},
     **{
         f"operator.{name}": getattr(operator, name)
         for name in "getitem mul add sub neg floordiv truediv mod pow eq ne lt le gt ge and_ or_ not_ pos abs".split()
