@@ -31,7 +31,6 @@ def clone(
     module: nn.Module,
     tensor: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor,
     stop: Callable[[nn.Module], nn.Module | None] = lambda module: None,
-    memo: dict[int, nn.Module] | None = None,
     hooks: bool = False,
     attribute: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> nn.Module:
@@ -41,9 +40,9 @@ def clone(
     another module instead of a copy. What attributes hold of the tree (a list of its modules, a method of one) becomes the
     same of the copy.
     """
-    memo = {} if memo is None else memo
-    twin = _clone(module, tensor, attribute or tensor, stop, memo)
-    for original, copied in _pairs(module, memo):
+    cloned = _Cloned(tensor, attribute or tensor, stop)
+    twin, memo = cloned.twin_of(module), cloned.memo
+    for original, copied in cloned.pairs:
         own = copied.__dict__
         if hooks and original is not module:
             own.update({name: _hooks_to_run(original, name, memo) for name in _FORWARD_HOOKS})
@@ -53,31 +52,34 @@ def clone(
     return twin
 
 
-def _clone(module: nn.Module, tensor: Any, attribute: Any, stop: Any, memo: dict[int, nn.Module]) -> nn.Module:
-    if id(module) in memo:
-        return memo[id(module)]
-    replacement = stop(module)
-    if replacement is not None:
-        memo[id(module)] = replacement
-        return replacement
-    twin = bare(module)
-    memo[id(module)] = twin
-    for name, value in vars(twin).items():
-        if isinstance(value, torch.Tensor):
-            twin.__dict__[name] = attribute(value)
-    # In its dict: a module looks at everything that is set on it, and there are many of them.
-    twin.__dict__["_parameters"] = {n: p if p is None else tensor(p) for n, p in module._parameters.items()}
-    twin.__dict__["_buffers"] = OrderedDict((n, b if b is None else tensor(b)) for n, b in module._buffers.items())
-    twin.__dict__["_modules"] = OrderedDict(
-        (n, m if m is None else _clone(m, tensor, attribute, stop, memo)) for n, m in module._modules.items()
-    )
-    return twin
+class _Cloned:
+    """The modules that were copied, by identity, and in their order with their copies."""
 
+    def __init__(self, tensor: Any, attribute: Any, stop: Any) -> None:
+        self.tensor, self.attribute, self.stop = tensor, attribute, stop
+        self.memo: dict[int, nn.Module] = {}
+        self.pairs: list[tuple[nn.Module, nn.Module]] = []
 
-def _pairs(module: nn.Module, memo: Mapping[int, nn.Module]) -> list[tuple[nn.Module, nn.Module]]:
-    """The modules that were copied with their copies."""
-    copied = [(part, memo[id(part)]) for part in module.modules() if id(part) in memo]
-    return [(part, twin) for part, twin in copied if part is not twin]
+    def twin_of(self, module: nn.Module) -> nn.Module:
+        if id(module) in self.memo:
+            return self.memo[id(module)]
+        replacement = self.stop(module)
+        twin = self.memo[id(module)] = bare(module) if replacement is None else replacement
+        if twin is not module:
+            self.pairs.append((module, twin))
+        if replacement is None:
+            self._fill(twin, module)
+        return twin
+
+    def _fill(self, twin: nn.Module, module: nn.Module) -> None:
+        for name, value in vars(twin).items():
+            if isinstance(value, torch.Tensor):
+                twin.__dict__[name] = self.attribute(value)
+        # In its dict: a module looks at everything that is set on it, and there are many of them.
+        made, parts = self.tensor, module._modules
+        twin.__dict__["_parameters"] = {n: p if p is None else made(p) for n, p in module._parameters.items()}
+        twin.__dict__["_buffers"] = OrderedDict((n, b if b is None else made(b)) for n, b in module._buffers.items())
+        twin.__dict__["_modules"] = OrderedDict((n, m if m is None else self.twin_of(m)) for n, m in parts.items())
 
 
 def _hooks_to_run(module: nn.Module, name: str, memo: Mapping[int, nn.Module]) -> Any:

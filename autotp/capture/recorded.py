@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from ..errors import TraceError
+from .capturing import known_so_far
 from .opaque import copy_opaque
 from .signature import autocast_dtype
 from .state import CONSTANTS
@@ -22,8 +23,8 @@ _SIZED = (torch.Size, *CONSTANTS)
 
 # The sizes of a call's tensors, its numbers and words, as text: some are symbols.
 Sizes: TypeAlias = tuple[str, ...]
-# The unit's shape, the sizes, and whether gradients are on.
-Call: TypeAlias = tuple[int, Sizes, bool]
+# The unit's shape, the sizes and modes, and whether gradients are on.
+Call: TypeAlias = tuple[int, tuple[object, ...], bool]
 # The positional and the named ones.
 Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -50,13 +51,14 @@ class Recording:
     parts: dict[Hashable, Recording] = field(default_factory=dict)  # what modules in units gave, by what they are
     result: Any = None
 
-    def result_of(self, call: Call, leaves: Sequence[Any]) -> Any:
-        """What a unit gave in such a call, as new fake tensors, if it was given nothing that it can have left something in, and
-        all sizes are numbers; else None."""
+    def result_of(self, call: Call, leaves: Sequence[Any], *, leaving: bool = False) -> Any:
+        """What a unit gave in such a call, as new fake tensors, if all sizes are numbers and, unless `leaving`, it was given
+        nothing that it can have left something in; else None."""
         known = self.results.get(call)
         if known is None or call[0] in self.failed or self.types[call] != types_of(leaves):
             return None
-        if not all(map(is_plain, (*leaves, *pytree.tree_leaves(known)))):
+        given = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)] if leaving else leaves
+        if not all(map(is_plain, (*given, *pytree.tree_leaves(known)))):
             return None
 
         def another(tensor: torch.Tensor) -> torch.Tensor:
@@ -102,12 +104,23 @@ class Recording:
 def sizes_of(leaves: Iterable[Any], names: Iterable[str]) -> Sizes:
     """What tells a call from one that gives something else: its leaves' sizes, and the names of its keyword arguments."""
     sized = [leaf.shape if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-    return *names, *(str(leaf) for leaf in sized if isinstance(leaf, _SIZED))
+    return *names, *[str(leaf) for leaf in sized if isinstance(leaf, _SIZED)]
 
 
-def modes_of(device: torch.device) -> str:
+def modes_of(device: torch.device) -> tuple[torch.dtype | None, torch.dtype]:
     """What else the types of a call's results depend on: whether operators cast by themselves, and to what."""
-    return f"{autocast_dtype(device.type)} {torch.get_default_dtype()}"
+    return autocast_dtype(device.type), torch.get_default_dtype()
+
+
+def device_of(model: nn.Module) -> torch.device | None:
+    """Where a model's weights are; None if they have no data."""
+    known, key = known_so_far(), (device_of, id(model))
+    if key not in known:
+        held = (p for part in model.modules() for p in part._parameters.values() if p is not None and not p.is_meta)
+        first = next(held, None)
+        known[key] = model, None if first is None else first.device  # with the model, which keeps its identity
+    device: torch.device | None = known[key][1]
+    return device
 
 
 def with_own_containers(result: Any) -> Any:

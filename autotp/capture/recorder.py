@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from functools import cached_property, partial
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -15,11 +16,12 @@ from torch.utils import _pytree as pytree
 from .clone import bare, clone
 from .contract.modes import Modes
 from .contract.observer import Observer
-from .contract.source import own_attributes
 from .functions import FunctionRules, only_shapes, opaque_functions, replace_attributes
 from .grouped import GroupedProducts
 from .instances import opened
 from .later import Later, pairs
+from .leaves import leaves_of
+from .of_units import OfUnits
 from .opaque import copy_opaque, tensors_of
 from .parts import Parts
 from .recorded import (
@@ -28,6 +30,7 @@ from .recorded import (
     Sizes,
     Tensor,
     as_it_is_now,
+    device_of,
     first_line,
     modes_of,
     scales_it,
@@ -62,36 +65,37 @@ class Recorder:
         until: Collection[int],
         like: Recording | None,
         *,
+        leaving: bool = False,
         real: bool = False,
         guess: bool | None = None,
         every: bool = False,
     ) -> None:
         self.every = every  # unit computes its own results
+        self.leaving = leaving  # what those that need not run would have left in objects
         self.functions, self.given, self.taken, self.until = functions, given, taken, frozenset(until)
         # What was guessed, or is of values, is found anew.
         self.like = like if like is not None and like.on_fakes and not (every or real) else None
         self.recording, self.real, self.depth = Recording(on_fakes=not real and guess is None), real, 0
-        device = next((p.device for p in model.parameters() if p.device.type != "meta"), None)
         # Inputs without data stand for ones where the weights are.
-        self.symbols = Symbols(device, called=True, guess=guess)
+        self.symbols = Symbols(device_of(model), called=True, guess=guess)
         self.results: dict[Call, Any] = self.recording.results
         # By the unit's shape, of its first call: the unit's path, the sizes, and these without places.
-        self.sizes: dict[int, tuple[str, Sizes, Sizes]] = {}
+        self.sizes = dict[int, tuple[str, Sizes, Sizes]]()
         self.wants: dict[int, tuple[object, ...]] = {}  # by the unit's shape: what its last call was seen to want
         # By identity: what the first unit gave in its place.
-        self.firsts: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.firsts = dict[int, tuple[torch.Tensor, torch.Tensor]]()
         self.fakes: dict[int, torch.Tensor] = {}
-        self.copied: list[tuple[nn.Module, str]] = []  # modules of units, with the path of the first one of each shape
+        self.of_units, self.stands_for = OfUnits(), dict[int, int]()  # tensors, by what stands for them, by identity
         self.read: dict[int, torch.Tensor] = {}  # by identity; kept alive, so that no identity is used again
         self.observer: Observer | None = None  # while it watches
-        if self.like is not None:
-            self.recording.parts = self.like.parts
+        self.recording.parts = self.recording.parts if self.like is None else self.like.parts
         self.parts = None if every or real else Parts(self.recording.parts, self.symbols.device)
         self.dense, self.model = model, self._twin(model, units)
 
     def _twin(self, model: nn.Module, units: Sequence[Unit]) -> nn.Module:
         by_module = {id(unit.module(model)): unit for unit in reversed(units)}
         first, paths = dict[int, nn.Module](), dict[int, str]()
+        twins: list[tuple[nn.Module, Unit]] = []
 
         def unit_twin(module: nn.Module) -> nn.Module | None:
             unit = by_module.get(id(module))
@@ -108,11 +112,14 @@ class Recorder:
                 paths[unit.shape] = unit.path
                 if self.parts is not None:
                     self.parts.watch(unit.shape, twin)
-            self.copied.append((module, paths[unit.shape]))
-            self._watch(twin, unit, module)
+            self.of_units.modules.append((module, paths[unit.shape]))
+            twins.append((twin, unit))
             return twin
 
-        return clone(model, self._fake, unit_twin)
+        copied = clone(model, self._fake, unit_twin)
+        for each in twins:
+            self._watch(*each)
+        return copied
 
     def _inside_of(self, unit: Unit, module: nn.Module, first: nn.Module) -> Mapping[str, nn.Module | None]:
         """Copies of the modules in a unit, with the tensors of the first one of its shape, observed as all others are."""
@@ -130,23 +137,19 @@ class Recorder:
                 self.observer.came(f"{unit.path}.{path}", part, own)
         return twin._modules
 
-    def _watch(self, twin: nn.Module, unit: Unit, module: nn.Module) -> None:
+    def _watch(self, twin: nn.Module, unit: Unit) -> None:
         original = type(twin).forward
 
         def forward(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = self.taken(unit, args, kwargs)
             is_first = unit.path not in self.recording.called
             self.recording.called.add(unit.path)
-            args, kwargs = self.taken(unit, args, kwargs)
             with torch._C.DisableTorchFunction():  # nobody is told of what is asked here
-                leaves = pytree.tree_leaves((args, kwargs))
-                self._note_read(leaves)
-                sizes, is_told = self._sizes(unit, module, leaves, kwargs)
-                call = unit.shape, (*sizes, modes_of(self.symbols.device)), torch.is_grad_enabled()
+                leaves, call, sizes, is_told, wants = self._look(unit, twin, args, kwargs)
                 known = self.recording.calls.get(unit.shape)
                 if is_told and is_first:
                     self.recording.told[unit.path] = as_it_is_now(args, kwargs)
                 if known is not None:
-                    wants = *kwargs, *(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves)
                     if wants != self.wants.get(unit.shape):
                         self.wants[unit.shape] = wants
                         self.recording.calls[unit.shape] = wanting_gradients_too(known, (args, kwargs))
@@ -154,31 +157,48 @@ class Recorder:
                         self.recording.resized[unit.path] = as_it_is_now(args, kwargs)
                 elif call not in self.results:
                     self.recording.calls[unit.shape] = as_it_is_now(args, kwargs)
-            if self.until and self.until <= self.recording.calls.keys():
+            if known is None and self.until and self.until <= self.recording.calls.keys():
                 raise _EnoughCalled
             if call in self.results and not self.every:
                 return self.given(unit.shape, self._again(self.results[call], leaves))
             self.recording.types[call] = types_of(leaves)
-            with self._inside():
-                try:
-                    before = None if self.like is None else self.like.result_of(call, leaves)
-                    result = original(twin, *args, **kwargs) if before is None else before
-                except Exception as error:
-                    result = self._stand_in(unit, error, args, kwargs)
+            self.depth += 1
+            try:
+                before = self.like and self.like.result_of(call, leaves, leaving=self.leaving)
+                result = original(twin, *args, **kwargs) if before is None else before
+            except Exception as error:
+                result = self._stand_in(unit, error, args, kwargs)
+            finally:
+                self.depth -= 1
             self.results[call] = with_own_containers(result)
             return self.given(unit.shape, result)
 
         twin.__dict__["forward"] = forward
 
-    def _sizes(
-        self, unit: Unit, module: nn.Module, leaves: Sequence[Any], names: Collection[str]
-    ) -> tuple[Sizes, bool]:
+    def _look(
+        self, unit: Unit, twin: nn.Module, args: Any, kwargs: Any
+    ) -> tuple[list[Any], Call, Sizes, bool, tuple[object, ...]]:
+        """The leaves of a call, which count as read, what it is known by, its sizes as `_sizes` has them, and what wants
+        gradients. Every block of a model is called: Python need not be followed here."""
+        tracing = sys.gettrace()
+        sys.settrace(None)
+        try:
+            leaves = leaves_of((args, kwargs))
+            self._note_read(leaves)
+            wants = *kwargs, *[isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves]
+            sizes, is_told = self._sizes(unit, twin, leaves, kwargs)
+            call = unit.shape, (*sizes, modes_of(self.symbols.device)), torch.is_grad_enabled()
+            return leaves, call, sizes, is_told, wants
+        finally:
+            sys.settrace(tracing)
+
+    def _sizes(self, unit: Unit, twin: nn.Module, leaves: Sequence[Any], names: Collection[str]) -> tuple[Sizes, bool]:
         """The sizes of a call: those of the first one of its structure if it differs from that in nothing but the number that
         says which one of its siblings a unit is, and whether it does."""
         own = sizes_of(leaves, names)
         if unit.shape in self.sizes and own == self.sizes[unit.shape][1]:
             return own, False
-        elsewhere = sizes_of(without_places(leaves, partial(unit.position_values, module)), names)
+        elsewhere = sizes_of(without_places(leaves, partial(unit.position_values, twin)), names)
         path, first, placed = self.sizes.setdefault(unit.shape, (unit.path, own, elsewhere))
         if own == first or elsewhere != placed:
             return own, False
@@ -198,6 +218,8 @@ class Recorder:
             return new
 
         plain = (tuple, list, dict)  # a cache that pytree could take apart stays the same cache
+        if isinstance(result, Tensor) and id(result) in taken:
+            return result
         with torch._C.DisableTorchFunction(), torch.enable_grad():
             return pytree.tree_map_only(torch.Tensor, another, result, is_leaf=lambda v: not isinstance(v, plain))
 
@@ -213,24 +235,9 @@ class Recorder:
         self.recording.failed[unit.shape] = f"it cannot run on fake tensors: {first_line(error)}"
         return tensors[0]
 
-    @contextmanager
-    def _inside(self) -> Iterator[None]:
-        self.depth += 1
-        try:
-            yield
-        finally:
-            self.depth -= 1
-
-    @cached_property
-    def owners(self) -> dict[int, str]:
-        """The names of the parameters of units, and of what stands for them, by identity."""
-        found: dict[int, str] = {}
-        for module, path in self.copied:
-            # Something that is no module may hold them itself.
-            for name, parameter in _parameters_in(module, path):
-                for held in (parameter, self.fakes.get(id(parameter), parameter)):
-                    found.setdefault(id(held), name)
-        return found
+    def _owner(self, parameter: nn.Parameter) -> str | None:
+        """The name of a unit's parameter, or of what stands for it. Something that is no module may hold the former."""
+        return self.of_units.name_of(self.stands_for.get(id(parameter), id(parameter)))
 
     def _note_read(self, leaves: Iterable[Any]) -> None:
         for leaf in [leaf for leaf in leaves if isinstance(leaf, Tensor)]:
@@ -245,7 +252,7 @@ class Recorder:
                 fake.requires_grad_(fake.is_floating_point())
             else:
                 fake.requires_grad_(tensor.requires_grad)
-            self.fakes[id(tensor)] = fake
+            self.fakes[id(tensor)], self.stands_for[id(fake)] = fake, id(tensor)
         return self.fakes[id(tensor)]
 
     def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Recording:
@@ -256,10 +263,10 @@ class Recorder:
 
             def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
                 if not recorder.depth:
-                    leaves = pytree.tree_leaves((args, kwargs or {}))
+                    leaves = leaves_of((args, kwargs or {}))
                     recorder._note_read(leaves)
                     parameters = [leaf for leaf in leaves if isinstance(leaf, nn.Parameter)]
-                    for owner in [recorder.owners[id(p)] for p in parameters if id(p) in recorder.owners]:
+                    for owner in filter(None, map(recorder._owner, parameters)):
                         name = getattr(func, "__name__", str(func))
                         if name != "__get__" and not scales_it(name, args, kwargs):
                             recorder.recording.used_outside.setdefault(owner, name)
@@ -285,15 +292,3 @@ class Recorder:
             unread = frozenset(i for i, tensor in enumerate(tensors) if id(tensor) not in self.read)
             self.recording.unread[shape] = self.recording.unread.get(shape, unread) & unread
         return self.recording
-
-
-def _parameters_in(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Parameter]]:
-    """The parameters in a module, with their names. In a run that is observed it takes long to ask modules themselves."""
-    waiting, seen = [(path, module)], set[int]()
-    while waiting:
-        path, part = waiting.pop()
-        if part is not None and id(part) not in seen:
-            seen.add(id(part))
-            own = own_attributes(part)
-            yield from ((f"{path}.{name}", held) for name, held in own["_parameters"].items() if held is not None)
-            waiting += [(f"{path}.{name}", inner) for name, inner in reversed(own["_modules"].items())]

@@ -19,10 +19,11 @@ def check_suitable(model: nn.Module) -> None:
     for path, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             raise UsageError(MSG_SCRIPT.format(name=path or type(module).__name__))
-        if (own := next((name for name in module._modules if "." in name), None)) is not None:
+        for own in [name for name in module._modules if "." in name]:
             raise UsageError(MSG_DOT.format(name=path or type(module).__name__, own=own))
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if is_lazy(tensor):
-            raise UsageError(MSG_LAZY.format(name=name))
-        if isinstance(tensor, nn.Parameter) and tensor.layout is not torch.strided:
-            raise UsageError(MSG_LAYOUT.format(name=name, layout=str(tensor.layout).removeprefix("torch.")))
+        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+            if is_lazy(tensor):
+                raise UsageError(MSG_LAZY.format(name=f"{path}.{name}" if path else name))
+            if isinstance(tensor, nn.Parameter) and tensor.layout is not torch.strided:
+                layout = str(tensor.layout).removeprefix("torch.")
+                raise UsageError(MSG_LAYOUT.format(name=f"{path}.{name}" if path else name, layout=layout))

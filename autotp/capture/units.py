@@ -8,6 +8,7 @@ import types
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import torch
@@ -31,7 +32,10 @@ class Unit:
     positions: tuple[tuple[str, str], ...] = ()
 
     def module(self, model: nn.Module) -> nn.Module:
-        return model.get_submodule(self.path)
+        found: Any = model
+        for name in self.path.split(".") if self.path else ():
+            found = found._modules[name]
+        return found
 
     def position_places(self, module: nn.Module) -> tuple[tuple[dict[str, Any], str], ...]:
         """Where the position attributes of the unit's module are: whose they are, and their names there."""
@@ -64,7 +68,7 @@ def _alike(paths: Iterable[str]) -> Iterable[list[str]]:
 
 def has_matrix(module: nn.Module) -> bool:
     """Returns if a module owns, itself or below, a parameter of two or more dims."""
-    return any(parameter.dim() >= 2 for parameter in module.parameters())
+    return any(True for _ in _matrices(module))
 
 
 def _blocks(module: nn.Module, path: str, split: frozenset[str]) -> Iterator[list[str]]:
@@ -103,14 +107,13 @@ def _rows(module: nn.Module) -> list[dict[str, str]]:
 
 def _are_apart(blocks: Sequence[nn.Module]) -> bool:
     """Returns if blocks are of use one by one: there are two matrices to cut along one dimension in each, or others like it."""
-    sizes = list(map(_sizes, blocks))
-    alike = Counter(sizes)
-    return all(len(matrices) > 1 or alike[kind, matrices] > 1 for kind, matrices in sizes)
+    matrices = [(type(block), list(islice(_matrices(block), 2))) for block in blocks]
+    alike = Counter((kind, first.shape) for kind, (first, *others) in matrices if not others)
+    return all(number > 1 for number in alike.values())
 
 
-def _sizes(module: nn.Module) -> tuple[type, tuple[torch.Size, ...]]:
-    """The class of a block, and the sizes of its matrices."""
-    return type(module), tuple(parameter.shape for parameter in module.parameters() if parameter.dim() >= 2)
+def _matrices(module: nn.Module) -> Iterator[nn.Parameter]:
+    return (parameter for parameter in module.parameters() if parameter.dim() >= 2)
 
 
 def _leaves(module: nn.Module, place: str) -> Iterator[tuple[str, nn.Module]]:
@@ -160,8 +163,8 @@ class _Shapes:
         positions = _positions(described, _places(siblings))
         units = []
         for path, facts in zip(siblings, described, strict=True):
-            key = tuple((name, value) for name, value in facts.items() if name not in positions)
-            shape = self.numbers.setdefault(key, len(self.numbers))
+            rest = {name: value for name, value in facts.items() if name not in positions} if positions else facts
+            shape = self.numbers.setdefault(tuple(rest.items()), len(self.numbers))
             units.append(Unit(path, shape, tuple(sorted(positions & facts.keys()))))
         return [unit if len(siblings) > 1 else replace(unit, positions=()) for unit in units]
 
@@ -176,7 +179,7 @@ def _places(siblings: Sequence[str]) -> Sequence[int]:
 def _positions(described: Sequence[Mapping[tuple[str, str], Any]], places: Sequence[int]) -> set[tuple[str, str]]:
     """Integer attributes that differ between the siblings that have them exactly as these siblings' places do."""
     found = set()
-    for name in {name for facts in described for name in facts}:
+    for name in {name for facts in described for name, value in facts.items() if type(value) is int}:
         values = [(place, facts[name]) for place, facts in zip(places, described, strict=True) if name in facts]
         if len(values) > 1 and all(type(value) is int for _, value in values) and _are_in_step(values):
             found.add(name)
@@ -202,12 +205,14 @@ def describe(module: nn.Module, by_identity: bool = False) -> dict[tuple[str, st
     parts = dict(module.named_modules())
     describe = _Description(parts, by_identity)
     for path, part in parts.items():
+        own = vars(part)
         facts[path, ""] = type(part)
-        for name, value in vars(part).items():
-            if name not in _MODULE_INTERNALS:
-                facts[path, name] = describe(value)
-        for name, tensor in (*part._parameters.items(), *part._buffers.items()):
-            facts[path, name] = describe(tensor)
+        for name in [name for name in own if name not in _MODULE_INTERNALS]:
+            value = own[name]
+            facts[path, name] = value if type(value) in _PLAIN else describe(value)
+        for held in filter(None, (part._parameters, part._buffers)):
+            for name, tensor in held.items():
+                facts[path, name] = None if tensor is None else describe.tensor(tensor)
     return facts
 
 
@@ -229,7 +234,7 @@ class _Description:
         if type(value) in _PLAIN or is_a(value, (bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size)):
             return value
         if is_a(value, torch.Tensor):
-            return ("tensor", tuple(value.shape), value.dtype, self._number(value))
+            return self.tensor(value)
         if is_a(value, (list, tuple)) and depth:
             return (type(value), *(self(part, depth - 1) for part in value))
         if is_a(value, dict) and depth:
@@ -245,6 +250,10 @@ class _Description:
         if is_a(value, (type, types.BuiltinFunctionType)):
             return id(value)
         return type(value), id(value) if self.by_identity else self._number(value)
+
+    def tensor(self, value: torch.Tensor) -> tuple[Any, ...]:
+        """What a tensor is like, and which one it is."""
+        return "tensor", tuple(value.shape), value.dtype, self._number(value)
 
     def _number(self, value: Any) -> int:
         return self.numbers.setdefault(id(value), len(self.numbers))

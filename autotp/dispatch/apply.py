@@ -19,8 +19,9 @@ from ..errors import PlanError
 from ..placement.backward import Values
 from ..planner.cost import Workload, hardware
 from ..planner.fits import check_fits
+from ..planner.parameters import Parameters
 from ..planner.plan import ParameterPlan, Plan, UnitPlan
-from ..planner.survey import Survey, fingerprint_of
+from ..planner.survey import Survey
 from ..planner.weigh import Weigher
 from ..runtime.cut import fsdp as fsdp  # it sees parts from here on
 from ..runtime.cut.origin import IsCut, Origin
@@ -186,7 +187,7 @@ def check_plan(model: nn.Module, plan: Plan, size: int) -> tuple[Unit, ...]:
         raise PlanError(
             f"the plan is for {plan.tp} ranks, the group has {size}; make one with autotp.plan(model, tp={size})"
         )
-    if plan.fingerprint != fingerprint_of(model):
+    if plan.fingerprint != Parameters(model).fingerprint():
         raise PlanError(
             f"the plan is for another model ({plan.model}): parameter names or shapes differ from this {type(model).__name__}"
         )

@@ -12,6 +12,7 @@ from torch import nn
 
 from ..axes.layout import Cut, Factor, Factors, Leaf
 from ..capture.record import record
+from ..capture.recorded import Recording
 from ..errors import TraceError
 from ..planner.survey import Survey
 from ..runtime.groups.ranks import Ranks
@@ -55,8 +56,16 @@ def reading_of_logits(model: nn.Module, found: Survey) -> str:
     origins = {new: old for new, old in known.origins.items() if not heads & {new, old}} if known is not None else {}
     # As they were when recorded.
     units = [replace(unit, shape=origins.get(unit.shape, unit.shape)) for unit in found.units]
+
+    def run(leaving: bool) -> Recording:
+        seen.clear()
+        return record(model, units, (), {**inputs, "labels": labels}, given=cut, like=known, leaving=leaving)
+
     try:
-        record(model, units, (), {**inputs, "labels": labels}, given=cut, like=known)
+        # What units leave in objects is mostly for other units, which need not run either.
+        failed = run(leaving=True).failed.keys()
+        if failed - (known.failed.keys() if known is not None else set()):
+            run(leaving=False)
     except TraceError:
         return ""
     return _sentence(seen)

@@ -57,12 +57,12 @@ class Conjugates:
 
     def least(self) -> tuple[int, ...]:
         """What sums over each mesh factor, as if there were no other, send at least: their cost without latency."""
-        latencies = dict[tuple[str, int], float]()
+        price, latencies = self.price, dict[tuple[str, int], float]()
 
         def sent(kind: str, values: Values, ranks: int) -> float:
             if (kind, ranks) not in latencies:
-                latencies[kind, ranks] = self.price(kind, ((values[0][0], 0.0),), ranks)
-            return self.price(kind, values, ranks) - latencies[kind, ranks]
+                latencies[kind, ranks] = price(kind, ((values[0][0], 0.0),), ranks)
+            return price(kind, values, ranks) - latencies[kind, ranks]
 
         cost = self._cost_by(sent)
         return tuple(self.varying[factor].least(cost) for factor in sorted(self.varying))
@@ -84,7 +84,8 @@ class Conjugates:
         return replace(best, part_sums=part_sums(self.typed, self.flow.cuts))
 
     def _cost_by(self, weight: Price) -> Cost:
-        return functools.cache(lambda kind, node, ranks: round(1e15 * weight(kind, ((node, self.share(node)),), ranks)))
+        share = self.share  # alone: `varying` keeps what is found by a cost, and the cost would keep all of this
+        return functools.cache(lambda kind, node, ranks: round(1e15 * weight(kind, ((node, share(node)),), ranks)))
 
     def _placed(self, way: tuple[tuple[Factor, ...], bool], cost: Cost) -> Backward:
         order, ahead = way

@@ -18,8 +18,9 @@ from .assemble import unit_plan
 from .choose import Choice, UnitProblem, local_elements, weighed
 from .cost import Hardware, Workload
 from .make import outside
+from .parameters import Parameters
 from .plan import Plan, UnitPlan
-from .survey import Survey, fingerprint_of, parameter_owners
+from .survey import Survey
 from .weigh import Weigher
 
 
@@ -36,9 +37,9 @@ def extend_plan(
     keep = any(unit.keep for unit in plan.units)
     sequence = plan.tp if any(unit.sequence for unit in plan.units) else 0
     units = tuple(_units(found, held, machine, workload, keep, sequence))
-    tied = tuple(tuple(names) for names in parameter_owners(model).values() if len(names) > 1)
-    rest = tuple(outside(model, found, units))
-    return replace(plan, fingerprint=fingerprint_of(model), units=units, outside=rest, tied=tied, around=())
+    parameters = Parameters(model)
+    rest, tied = tuple(outside(parameters, found, units)), tuple(map(tuple, parameters.tied()))
+    return replace(plan, fingerprint=parameters.fingerprint(), units=units, outside=rest, tied=tied, around=())
 
 
 def _check_traced(found: Survey, held: Mapping[str, object]) -> None:

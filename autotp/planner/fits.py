@@ -8,8 +8,8 @@ from torch import nn
 
 from ..errors import PlanError
 from ..outside.data import brief
+from .parameters import Parameters
 from .plan import Plan
-from .survey import parameter_owners
 
 
 def check_fits(model: nn.Module, plan: Plan, units: Mapping[str, int]) -> None:
@@ -26,7 +26,8 @@ def check_fits(model: nn.Module, plan: Plan, units: Mapping[str, int]) -> None:
                     f"the plan has {brief(path)} in one unit with {brief(unit.instances[0])}, and they differ in structure;"
                     " give each structure a unit of its own"
                 )
-    shapes = {name: tuple(p.shape) for name, p in model.named_parameters(remove_duplicate=False)}
+    parameters = Parameters(model)
+    shapes = parameters.shapes()
     planned = plan.parameter_shapes()
     if more := sorted(planned.keys() - shapes.keys()):
         raise PlanError(f"the plan has the parameter {brief(more[0])}, which the model has not; make a new plan")
@@ -37,7 +38,7 @@ def check_fits(model: nn.Module, plan: Plan, units: Mapping[str, int]) -> None:
             raise PlanError(
                 f"the plan has {brief(name)} in the shape {planned[name]}, the model in {shape}; make a new plan"
             )
-    tied = {frozenset(names) for names in parameter_owners(model).values() if len(names) > 1}
+    tied = set(map(frozenset, parameters.tied()))
     said = {frozenset(names) for names in plan.tied}
     for names in said ^ tied:
         where = "the plan" if names in said else "the model"

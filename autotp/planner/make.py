@@ -14,10 +14,11 @@ from .assemble import unit_plan
 from .choose import Choice, UnitProblem, without
 from .cost import DEFAULT_HARDWARE, Hardware, Workload, hardware
 from .objective import LEAST_MEMORY, Objective
+from .parameters import Parameters
 from .plan import VERSION, OutsidePlan, Plan, UnitPlan
 from .select import LeastMemory, LeastTime, Select
-from .survey import Survey, fingerprint_of, parameter_owners
-from .tied import choose_tied, holders_of
+from .survey import Survey
+from .tied import choose_tied
 from .weigh import Weigher
 
 
@@ -47,23 +48,24 @@ def make_plan(
         problems = _each(problems, lambda problem: replace(problem, sequence=tp))
     waits: Waits = {}
     weighers = {s: Weigher(p.graph, machine, workload, waits) for s, p in problems.items()}
-    tied, holders = [names for names in parameter_owners(model).values() if len(names) > 1], holders_of(model)
+    parameters = Parameters(model)
+    tied = parameters.tied()
     select: Select = LeastMemory(weighers, tp)
     if objective is not None:
         select = LeastTime(model, found, weighers, tp, machine, objective)
-    choices = choose_tied(found, problems, select, tp, tied, holders)
+    choices = choose_tied(found, problems, select, tp, tied, parameters.holders)
     units = tuple(_unit_plans(found, problems, choices, weighers))
     planned = _planned(units)
     return Plan(
         version=VERSION,
         model=type(model).__name__,
-        fingerprint=fingerprint_of(model),
+        fingerprint=parameters.fingerprint(),
         tp=tp,
         hardware=machine.name,
         tokens=workload.tokens,
         element_bytes=workload.element_bytes,
         units=units,
-        outside=tuple(outside(model, found, units)),
+        outside=tuple(outside(parameters, found, units)),
         tied=tuple(tuple(sorted(names, key=lambda name: name not in planned)) for names in tied),
         sizes=found.sizes,
         objective=str(objective or (LEAST_MEMORY if found.objective == "memory" else "")),
@@ -113,15 +115,15 @@ def _planned(units: Iterable[UnitPlan]) -> set[str]:
     }
 
 
-def outside(model: nn.Module, found: Survey, units: tuple[UnitPlan, ...]) -> Iterable[OutsidePlan]:
+def outside(parameters: Parameters, found: Survey, units: tuple[UnitPlan, ...]) -> Iterable[OutsidePlan]:
     """Parameters of no unit plan, and why each is left whole; one that is in a unit under another name is what it is there."""
-    planned, holders = _planned(units), holders_of(model)
+    planned, holders = _planned(units), parameters.holders
     known = {holders[name]: name for name in planned & holders.keys()}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
+    for name, shape in parameters.shapes().items():
         if name not in planned:
             own = known.get(holders[name])
             reason = _why_outside(name, found) if own is None else f"it is {own}, whose module the model has twice"
-            yield OutsidePlan(name, tuple(parameter.shape), reason)
+            yield OutsidePlan(name, shape, reason)
 
 
 def _why_outside(name: str, found: Survey) -> str:

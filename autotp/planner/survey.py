@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
@@ -283,17 +282,3 @@ def _is_of_one_size(traced: Traced, varying: VaryingDims) -> bool:
         for dim in varying.of(path, tensor)
         if f"tensor_{number}" in inputs
     )
-
-
-def parameter_owners(model: nn.Module) -> dict[int, list[str]]:
-    """All names of every parameter, by identity; a tied one has several."""
-    names: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(name)
-    return names
-
-
-def fingerprint_of(model: nn.Module) -> str:
-    """A hash of all parameter names and shapes: a plan fits exactly the models with its fingerprint."""
-    text = "\n".join(f"{n} {tuple(p.shape)}" for n, p in model.named_parameters(remove_duplicate=False))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TypeAlias
-
-from torch import nn
 
 from ..axes.layout import is_whole, layout_of, local_indices
 from .choose import Choice, UnitProblem
+from .parameters import Holder
 from .select import Select
 from .survey import Survey
-
-# A module, and the name of one of its parameters. A module that is in a model twice has two names for each of them.
-Holder: TypeAlias = tuple[int, str]
 
 
 def choose_tied(
@@ -37,15 +32,6 @@ def choose_tied(
             problems = select.agree(problems, list(dict.fromkeys(places.values())), must_be_whole=is_outside)
             choices = select(problems)
     return choices
-
-
-def holders_of(model: nn.Module) -> dict[str, Holder]:
-    """Who holds the parameter of a name."""
-    return {
-        f"{path}.{name}" if path else name: (id(module), name)
-        for path, module in model.named_modules(remove_duplicate=False)
-        for name in module._parameters
-    }
 
 
 def _place_of(

@@ -21,9 +21,9 @@ from ..errors import PlanError
 from ..huggingface import models
 from ..outside.data import parse_json, read_text
 from ..outside.kept import digest_of, folder, keep, sources_digest
+from ..planner.parameters import Parameters
 from ..planner.plan import Plan
 from ..planner.records import read_record
-from ..planner.survey import fingerprint_of
 from .pipeline import Session
 
 
@@ -99,7 +99,7 @@ def _key(session: Session, tp: int) -> str:
     versions = torch.__version__, models.VERSION
     dtypes = sorted({str(parameter.dtype) for parameter in model.parameters()})
     config = sorted(vars(model.config).items(), key=lambda entry: entry[0])
-    text = repr((versions, tp, fingerprint_of(model), dtypes, config, asked, sources_digest(session.folders)))
+    text = repr((versions, tp, Parameters(model).fingerprint(), dtypes, config, asked, sources_digest(session.folders)))
     return digest_of(text, class_files(model))
 
 

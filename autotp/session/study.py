@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Unpack
 
+from ..capture.capturing import capturing
 from ..dispatch.apply import check_plan
 from ..errors import AutotpError, UsageError
 from ..huggingface import models, tp_plan
@@ -34,6 +35,7 @@ class Study(Session):
     def __init__(self, model: Source, *, example: object = None, **wishes: Unpack[Wishes]) -> None:
         super().__init__(models.resolve(model), example=example, **wishes)
 
+    @capturing()
     def plan(self, tp: int) -> Plan:
         """The best plan for `tp` ranks, with a sentence on the loss."""
         made = super().plan(tp)

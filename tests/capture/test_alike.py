@@ -72,7 +72,7 @@ def test_what_units_have_of_their_own_is_found_in_each() -> None:
     alike = Alike(found.traced[found.units[0].shape].contract)
     blocks = list(model.blocks)
     assert all(map(alike.fits, blocks[:3]))
-    assert 0 < len(alike.own) + len(alike.places) < len(alike.contract.guards)
+    assert 0 < len(alike.steps) < len(alike.contract.guards)
     blocks[3].down.register_forward_hook(lambda *given: None)
     assert not alike.fits(blocks[3])
     blocks[4].up = nn.Linear(WIDTH, 4 * WIDTH).double()  # as good as the one before
@@ -85,3 +85,25 @@ def test_what_units_have_of_their_own_is_found_in_each() -> None:
     assert not alike.fits(blocks[5])
     blocks[5].options, blocks[5].up.weight = SHARED, blocks[5].down.weight  # one in place of two
     assert not alike.fits(blocks[5])
+
+
+class Scaled(Block):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(torch.relu(self.up(x))) * sum(self.options.inner)
+
+
+@pytest.mark.parametrize("other", [3.0, None, Options(2.0), nn.Linear(1, 1), {"deep": 1.0}, [5.0], "word", Scaled])
+def test_nothing_is_looked_up_in_what_another_unit_has_not(other: object) -> None:
+    """Each unit has a list of its own; what the last one has instead has no length, say."""
+    options = [Options(2.0) for _ in range(4)]
+    for each in options:
+        each.inner = [2.0]  # type: ignore[assignment]
+    model = Stack(*[SHARED] * 4).double()
+    for number, each in enumerate(options):
+        model.blocks[number] = Scaled(each).double()
+    found = Study(model, example=EXAMPLE).found
+    alike = Alike(found.traced[found.units[0].shape].contract)
+    assert all(map(alike.fits, model.blocks))
+    options[3].inner = other  # type: ignore[assignment]
+    assert not alike.fits(model.blocks[3])
+    assert alike.fits(model.blocks[2])

@@ -12,8 +12,8 @@ from autotp.capture.varying import Seen
 from autotp.dispatch.calls import UnitCalls
 from autotp.huggingface.models import build_model
 from autotp.outside.kept import FOLDER_VARIABLE
+from autotp.planner.parameters import Parameters
 from autotp.planner.plan import OutsidePlan, Plan
-from autotp.planner.survey import fingerprint_of, parameter_owners
 from autotp.session.pipeline import Session
 from autotp.session.plan_cache import Prepared, cached_plan
 from tests.checkpoint.models import config_of
@@ -34,8 +34,9 @@ def plan_of(tp: int) -> Plan:
     """The plan that leaves everything whole."""
     named = MODEL.named_parameters(remove_duplicate=False)
     left = tuple(OutsidePlan(name, tuple(parameter.shape), "") for name, parameter in named)
-    tied = tuple(tuple(names) for names in parameter_owners(MODEL).values() if len(names) > 1)
-    return Plan(1, "GPT2LMHeadModel", fingerprint_of(MODEL), tp, "none", 4096, 2, (), left, tied)
+    parameters = Parameters(MODEL)
+    tied = tuple(map(tuple, parameters.tied()))
+    return Plan(1, "GPT2LMHeadModel", parameters.fingerprint(), tp, "none", 4096, 2, (), left, tied)
 
 
 class Asked(Session):

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 from torch import nn
 
-from .guards import Contract
-from .source import Source
+from .guards import Contract, Guard
+from .source import MISSING, STEPS, Source
+
+# How something is looked up, in what the step of this number led to, by which key; the object that all units have there; else
+# what must be found.
+_Step: TypeAlias = tuple[Callable[[Any, Any], Any], int, Any, Any, Guard | None]
+_OWN = object()  # each unit has another
 
 
 class Alike:
@@ -18,18 +24,19 @@ class Alike:
     """
 
     def __init__(self, contract: Contract) -> None:
-        self.contract, self.own = contract, contract.guards
+        self.contract = contract
         self.first: dict[Source, Any] = {}  # what was found in the first of the units
-        self.places: list[Source] = []  # where a unit has the objects that all have
-        self.within: dict[Source, Any] = {}  # what is found in these
+        self.within: dict[Source, Any] = {}  # what is found in objects that all have
+        self.places: dict[Source, int] = {}  # what lies in a unit itself, by the number of the step that leads there
+        self.steps: list[_Step] = []
+        self.is_of_common = False  # which objects are one is known of the first
 
     def fits(self, unit: nn.Module) -> bool:
         """Returns if a unit could be bound: it takes a fraction of the time."""
-        if self.within:
-            found = self.within.copy()
-            if all(place.get(unit, found) is self.first[place] for place in self.places):
-                return self.contract.find(unit, self.own, found)
-        found = {}
+        values = self._look(unit) if self.within else None
+        if values is not None:
+            return self._rest_holds(unit, values)
+        found: dict[Source, Any] = {}
         if not self.contract.find(unit, self.contract.guards, found):
             return False
         if not self.first:
@@ -38,14 +45,36 @@ class Alike:
             self._compare(found)
         return True
 
+    def _look(self, unit: nn.Module) -> list[Any] | None:
+        """What a unit has at the places, in their order; None where that is not what was read there. Nothing is looked up in what
+        another unit has not."""
+        values: list[Any] = []
+        for step, parent, key, common, guard in self.steps:
+            holder = values[parent] if values else unit
+            value = MISSING if holder is MISSING else step(holder, key)
+            if value is not common and (common is not _OWN or not (guard is None or guard.holds(value))):
+                return None
+            values.append(value)
+        return values
+
+    def _rest_holds(self, unit: nn.Module, values: list[Any]) -> bool:
+        if self.is_of_common:
+            return self.contract.modes.hold()
+        return self.contract.find(unit, (), self.within | dict(zip(self.places, values, strict=True)))
+
     def _compare(self, second: dict[Source, Any]) -> None:
         """Find out what two units have in common; of each source its parent is found before it."""
-        known = set[Source]()
+        known, guards = set[Source](), {guard.source: guard for guard in self.contract.guards}
         for source, value in self.first.items():
             if (source.parent is None and source.kind != "unit") or source.parent in known:
                 self.within[source] = value
                 known.add(source)
-            elif second.get(source) is value:
-                self.places.append(source)
+                continue
+            is_common = second.get(source) is value
+            parent = 0 if source.parent is None else self.places[source.parent]
+            common = value if is_common else _OWN
+            self.steps.append((STEPS[source.kind], parent, source.key, common, guards.get(source)))
+            self.places[source] = len(self.places)
+            if is_common:
                 known.add(source)
-        self.own = tuple(guard for guard in self.contract.guards if guard.source not in known)
+        self.is_of_common = not self.contract.aliases and known.issuperset(self.contract.objects)

@@ -41,7 +41,7 @@ class Source:
         known = {} if known is None else known
         if self not in known:
             holder = unit if self.parent is None else self.parent.get(unit, known)
-            known[self] = MISSING if holder is MISSING else _STEPS[self.kind](holder, self.key)
+            known[self] = MISSING if holder is MISSING else STEPS[self.kind](holder, self.key)
         return known[self]
 
     def __str__(self) -> str:
@@ -149,7 +149,7 @@ def _slot(holder: Any, name: str) -> Any:
         return MISSING
 
 
-_STEPS: dict[str, Callable[[Any, Any], Any]] = {
+STEPS: dict[str, Callable[[Any, Any], Any]] = {
     "unit": lambda holder, key: holder,
     "fixed": lambda holder, key: key,
     "part": lambda holder, key: holder._modules.get(key, MISSING),
