@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 
-LAYERS, SIZES, RUNS = (1, 126), (8, 16), 5
+LAYERS, SIZES, RUNS = (1, 126), (8, 16), 9
 STAGES = ("imports", "model", "capture", "inference", "planning", "loss")
 
 

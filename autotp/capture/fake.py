@@ -22,6 +22,10 @@ from .quick import Quick
 SOON, LATE = 300, 3000
 
 
+# Every operator is compared with these, and whoever asks torch for a name may be observed.
+_DEVICE, _DETACH = torch.ops.prim.device.default, torch.ops.aten.detach.default
+
+
 class TracedFakes(FakeTensorMode):
     """Keeps the node of a new tensor that is copied because somebody else holds it.
 
@@ -40,11 +44,11 @@ class TracedFakes(FakeTensorMode):
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if func is torch.ops.prim.device.default and type(args[0]) is FakeTensor and not self.in_kernel_invocation:
+        if func is _DEVICE and type(args[0]) is FakeTensor and not self.in_kernel_invocation:
             return args[0].fake_device
         self.calls += 1
         self.cache_enabled = self.calls > self.long
-        if func is torch.ops.aten.detach.default and not args[0].requires_grad:
+        if func is _DETACH and not args[0].requires_grad:
             return self._copied(func, types, args)
         if (known := self.quick(func, args, kwargs or {})) is not None:
             return known

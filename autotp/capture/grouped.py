@@ -100,12 +100,15 @@ def _backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, to
 grouped_mm.register_autograd(_backward, setup_context=_keep)
 
 
+_GROUPED = torch._grouped_mm  # every operator is compared with it, and whoever asks torch for a name may be observed
+
+
 class GroupedProducts(TorchFunctionMode):
     """Inside the context, calls of torch's operator with rows, matrices and ends are calls of the one here."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func is torch._grouped_mm:
+        if func is _GROUPED:
             named = dict(zip(("self", "mat2", "offs", "bias", "out_dtype"), args, strict=False)) | kwargs
             rows, matrices, ends = (named.pop(name, None) for name in ("self", "mat2", "offs"))
             plain = ends is not None and (rows.dim(), matrices.dim()) == (2, 3)

@@ -7,13 +7,13 @@ is in them with the same ones.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator, Mapping, Set
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
+from .leaves import leaves_of
 from .recorded import Recording, is_plain, modes_of, sizes_of, types_of, with_own_containers
 from .units import describe, only_holds
 
@@ -36,20 +36,41 @@ class Parts:
                 self.known[shape, name] = self.alike.setdefault(tuple(facts.items()), Recording())
             part.__dict__["forward"] = self._knowing(self.known[shape, name], part.forward)
 
-    def _knowing(self, known: Recording, original: Callable[..., Any]) -> Callable[..., Any]:
+    def watch_around(self, twin: nn.Module, units: Mapping[int, int], about: Set[int]) -> None:
+        """Note what the parts of a copy of a model give that are no units. In a run that is `about` some shapes of units, those
+        without any of these in them give what is known of another run, and what is in them does not run. `units` are the shapes
+        by the identity of the copies."""
+        for name, part in twin.named_children():
+            if id(part) not in units and not only_holds(part):
+                known = self.alike.setdefault(("around", name), Recording())
+                gives = bool(about) and about.isdisjoint(_units_in(part, units))
+                part.__dict__["forward"] = self._knowing(known, part.forward, gives=gives, leaving=True)
+
+    def _knowing(
+        self, known: Recording, original: Callable[..., Any], *, gives: bool = True, leaving: bool = False
+    ) -> Callable[..., Any]:
         @functools.wraps(original)  # whose arguments the block may ask for
         def forward(*args: Any, **kwargs: Any) -> Any:
             with torch._C.DisableTorchFunction():  # nobody is told of what is asked here
-                leaves = pytree.tree_leaves((args, kwargs))
+                leaves = leaves_of((args, kwargs))
                 wanting = [str(leaf.requires_grad) for leaf in leaves if isinstance(leaf, torch.Tensor)]
                 sizes = *sizes_of(leaves, kwargs), *wanting, modes_of(self.device)
                 call = 0, sizes, torch.is_grad_enabled()
-                before = known.result_of(call, leaves)
+                before = known.result_of(call, leaves, leaving=leaving) if gives else None
             if before is not None:
                 return before
             result = original(*args, **kwargs)
-            if all(map(is_plain, leaves)):
+            if leaving or all(map(is_plain, leaves)):
                 known.results[call], known.types[call] = with_own_containers(result), types_of(leaves)
             return result
 
         return forward
+
+
+def _units_in(part: nn.Module, units: Mapping[int, int]) -> Iterator[int]:
+    """The shapes of the units in a module."""
+    for child in part.children():
+        if id(child) in units:
+            yield units[id(child)]
+        else:
+            yield from _units_in(child, units)

@@ -32,21 +32,22 @@ def record(
     taken: Taken = lambda unit, args, kwargs: (args, kwargs),
     until: Collection[int] = (),
     like: Recording | None = None,
-    leaving: bool = False,
+    about: Collection[int] = (),
 ) -> Recording:
     """Run the model on fake copies of the given inputs; where its outer Python needs values, on real ones, or without
     weights taking every condition on values as true, and as false. Functions with a rule only give results of the right
     shapes. `given` may put something else in place of a unit's result, `taken` in place of its arguments. The run ends when
     units of all shapes in `until` have been called, if there are any. What another recording is `like` need not run again: units
     that are called with the same sizes give what they gave there, unless they may have left something in an object that they are
-    given; with `leaving` it does not matter what they left.
+    given. Where a run is `about` what is done with the results of units of some shapes, what all others leave does not matter,
+    and modules of the model's that have none of those in them are known as a whole.
 
     Raises TraceError if it fails in both ways.
     """
     functions = functions or {}
 
     def run(**how: bool) -> Recording:
-        recorder = Recorder(model, units, functions, given, taken, until, like, leaving=leaving, **how)
+        recorder = Recorder(model, units, functions, given, taken, until, like, about, **how)
         return recorder.run(args, kwargs)
 
     try:

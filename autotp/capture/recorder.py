@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from .clone import bare, clone
 from .contract.modes import Modes
-from .contract.observer import Observer
+from .contract.observer import LenientObserver
 from .functions import FunctionRules, only_shapes, opaque_functions, replace_attributes
 from .grouped import GroupedProducts
 from .instances import opened
@@ -64,14 +64,14 @@ class Recorder:
         taken: Taken,
         until: Collection[int],
         like: Recording | None,
+        about: Collection[int] = (),
         *,
-        leaving: bool = False,
         real: bool = False,
         guess: bool | None = None,
         every: bool = False,
     ) -> None:
         self.every = every  # unit computes its own results
-        self.leaving = leaving  # what those that need not run would have left in objects
+        self.about = frozenset(about)
         self.functions, self.given, self.taken, self.until = functions, given, taken, frozenset(until)
         # What was guessed, or is of values, is found anew.
         self.like = like if like is not None and like.on_fakes and not (every or real) else None
@@ -87,7 +87,7 @@ class Recorder:
         self.fakes: dict[int, torch.Tensor] = {}
         self.of_units, self.stands_for = OfUnits(), dict[int, int]()  # tensors, by what stands for them, by identity
         self.read: dict[int, torch.Tensor] = {}  # by identity; kept alive, so that no identity is used again
-        self.observer: Observer | None = None  # while it watches
+        self.observer: LenientObserver | None = None  # while it watches
         self.recording.parts = self.recording.parts if self.like is None else self.like.parts
         self.parts = None if every or real else Parts(self.recording.parts, self.symbols.device)
         self.dense, self.model = model, self._twin(model, units)
@@ -119,6 +119,8 @@ class Recorder:
         copied = clone(model, self._fake, unit_twin)
         for each in twins:
             self._watch(*each)
+        if self.parts is not None:
+            self.parts.watch_around(copied, {id(twin): unit.shape for twin, unit in twins}, self.about)
         return copied
 
     def _inside_of(self, unit: Unit, module: nn.Module, first: nn.Module) -> Mapping[str, nn.Module | None]:
@@ -164,7 +166,7 @@ class Recorder:
             self.recording.types[call] = types_of(leaves)
             self.depth += 1
             try:
-                before = self.like and self.like.result_of(call, leaves, leaving=self.leaving)
+                before = self.like and self.like.result_of(call, leaves, leaving=bool(self.about))
                 result = original(twin, *args, **kwargs) if before is None else before
             except Exception as error:
                 result = self._stand_in(unit, error, args, kwargs)
@@ -276,8 +278,9 @@ class Recorder:
         fake_args, fake_kwargs = copy_opaque((args, dict(kwargs)), self._fake)
         mode = torch.random.fork_rng() if self.real else self.symbols.mode
         opaque = opaque_functions(only_shapes, self.model, self.functions)
-        observer = Observer(self.model, self.dense, frozenset(), Modes())  # what the run writes is put back
-        with torch.enable_grad(), opaque, mode, GroupedProducts(), Outside(), observer.watching(lenient=True):
+        # What the run writes is put back.
+        observer = LenientObserver(self.model, self.dense, frozenset(), Modes())
+        with torch.enable_grad(), opaque, mode, GroupedProducts(), Outside(), observer.watching():
             observer.begin(pytree.tree_leaves((args, dict(kwargs))))
             self.observer = observer
             try:

@@ -228,7 +228,12 @@ class _Description:
     def __init__(self, parts: Mapping[str, nn.Module], by_identity: bool) -> None:
         self.numbers: dict[int, int] = {}
         self.by_identity = by_identity
-        self.parts = {id(part): path for path, part in parts.items()}
+        self.modules = parts
+
+    @functools.cached_property
+    def parts(self) -> Mapping[int, str]:
+        """The path of each module."""
+        return {id(part): path for path, part in self.modules.items()}
 
     def __call__(self, value: Any, depth: int = 3) -> Any:
         if type(value) in _PLAIN or is_a(value, (bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -57,22 +57,21 @@ def reading_of_logits(model: nn.Module, found: Survey) -> str:
     # As they were when recorded.
     units = [replace(unit, shape=origins.get(unit.shape, unit.shape)) for unit in found.units]
 
-    def run(leaving: bool) -> Recording:
+    def run(about: Collection[int]) -> Recording:
         seen.clear()
-        return record(model, units, (), {**inputs, "labels": labels}, given=cut, like=known, leaving=leaving)
+        return record(model, units, (), {**inputs, "labels": labels}, given=cut, like=known, about=about)
 
     try:
-        # What units leave in objects is mostly for other units, which need not run either.
-        failed = run(leaving=True).failed.keys()
-        if failed - (known.failed.keys() if known is not None else set()):
-            run(leaving=False)
+        failed = run(heads).failed.keys()
+        if failed - (known.failed.keys() if known is not None else set()):  # for want of what others leave
+            run(())
     except TraceError:
         return ""
     return _sentence(seen)
 
 
 def _sentence(seen: Sequence[Head]) -> str:
+    if any(head.lost and not head.reader for head in seen):
+        return CUT
     readers = [head.reader for head in seen if head.reader]
-    if readers:
-        return WHOLE.format(reader=readers[0])
-    return CUT if any(head.lost for head in seen) else ""
+    return WHOLE.format(reader=readers[0]) if readers else ""

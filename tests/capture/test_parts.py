@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from autotp.capture.record import record
 from autotp.capture.recorded import Recording
 from autotp.capture.recorder import Recorder
 from autotp.capture.units import find_units
@@ -197,3 +198,88 @@ def test_such_a_stack_is_exact(kind: type[Mlp]) -> None:
     plan = Study(model, example=example).plan(2)
     assert "column" in {p.placement for unit in plan.units for p in unit.parameters}
     verify(model, tp=2, example=example).raise_for_failure()
+
+
+class Kept:
+    """What blocks leave something in."""
+
+    def __init__(self) -> None:
+        self.last: torch.Tensor | None = None
+
+
+class Leaving(Mlp):
+    def forward(self, x: torch.Tensor, kept: Kept) -> torch.Tensor:
+        print("a block")
+        kept.last = x
+        return super().forward(x)
+
+
+class Base(nn.Module):
+    def __init__(self, head: nn.Module | None = None) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Leaving() for _ in range(DEPTH))
+        self.head = nn.Identity() if head is None else head
+
+    def forward(self, x: torch.Tensor, kept: Kept) -> torch.Tensor:
+        print("a base")
+        for block in self.blocks:
+            x = block(x, kept)
+        return self.head(x)
+
+
+class WithHead(nn.Module):
+    """A base and a head, which the base has itself if it is `inside`."""
+
+    def __init__(self, *, inside: bool = False, heeds: bool = False) -> None:
+        super().__init__()
+        head = nn.Linear(WIDTH, 5 * WIDTH)
+        self.base, self.heeds = Base(head if inside else None), heeds
+        self.head = nn.Identity() if inside else head
+
+    def forward(self, x: torch.Tensor, twice: bool = False) -> torch.Tensor:
+        kept = Kept()
+        given = self.head(self.base(x, kept))
+        if self.heeds and kept.last is None:
+            raise ValueError("nothing was left")
+        return given + given if twice else given
+
+
+def read_in_a_second_run(model: nn.Module, capsys: pytest.CaptureFixture[str]) -> tuple[str, list[Any]]:
+    """What is printed in a run about the head, and what is put in place of its results."""
+    units = find_units(model)
+    first = record(model, units, (X,), {})
+    (head,) = {unit.shape for unit in units if unit.path.endswith("head")}
+    capsys.readouterr()
+    seen = []
+
+    def given(shape: int, result: Any) -> Any:
+        seen.extend([tuple(result.shape)] if shape == head else [])
+        return result
+
+    found = record(model, units, (X, True), {}, given=given, like=first, about=[head])
+    assert found.result.shape == (2, 3, 5 * WIDTH)
+    return capsys.readouterr().out, seen
+
+
+def test_in_a_run_about_a_head_nothing_else_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert read_in_a_second_run(WithHead(), capsys) == ("", [(2, 3, 5 * WIDTH)])
+
+
+def test_what_has_the_head_in_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert read_in_a_second_run(WithHead(inside=True), capsys) == ("a base\n", [(2, 3, 5 * WIDTH)])
+
+
+def test_a_model_that_reads_what_blocks_leave_gets_it(capsys: pytest.CaptureFixture[str]) -> None:
+    printed, seen = read_in_a_second_run(WithHead(heeds=True), capsys)
+    assert printed.count("a block") == DEPTH
+    assert seen[-1] == (2, 3, 5 * WIDTH)
+
+
+def test_in_other_runs_what_is_around_blocks_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    model = WithHead()
+    units = find_units(model)
+    first = record(model, units, (X,), {})
+    capsys.readouterr()
+    second = record(model, units, (X,), {}, like=first)
+    assert capsys.readouterr().out.startswith("a base\n")
+    assert second.called == first.called == {unit.path for unit in units}

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, Shard
-from transformers import LlamaForCausalLM
+from transformers import LlamaForCausalLM, RemBertConfig
 
 import autotp
 from autotp.checkpoint.full import state_of
@@ -164,6 +164,13 @@ def test_the_plan_says_what_a_loss_reads() -> None:
     assert autotp.plan(own, 2).loss.endswith("the model's own code needs them whole for log_softmax")
     assert not autotp.plan(FAMILIES["vit"].config(), 2).loss
     assert not autotp.plan(config, 2, gather_logits=False).loss
+
+
+def test_the_plan_speaks_of_logits_and_of_no_other_table() -> None:
+    """What its embeddings are mapped to is cut as logits are, and read as a whole by the first block."""
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "input_embedding_size": 16, "output_embedding_size": 24}
+    config = RemBertConfig(**sizes, num_hidden_layers=2, num_attention_heads=4, vocab_size=96, is_decoder=True)
+    assert "the loss reads the cut logits" in autotp.plan(config, 2).loss
 
 
 # -- what one rank alone asks of cut logits, and what all do ----------------------------------------------------------------

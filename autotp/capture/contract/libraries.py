@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy
 import torch
+from torch._ops import OpOverloadPacket
 
 from .source import MISSING
 from .values import PLAIN
@@ -65,7 +66,7 @@ def foreign_library(function: Any) -> frozenset[str]:
     """The name of the library that has brought an operator to torch; nothing for torch's own and ours, and for what is no
     operator."""
     packet = getattr(function, "_overloadpacket", function)
-    if not isinstance(packet, torch._ops.OpOverloadPacket):
+    if not isinstance(packet, OpOverloadPacket):
         return frozenset()
     return frozenset({str(packet._qualified_op_name).partition("::")[0]}) - OPERATORS
 

@@ -23,6 +23,8 @@ class Notes:
     (module path, name) in `varying` are inputs of the trace, and not guarded; `modes` are those of the call.
     """
 
+    lenient = False  # as a run is that makes no program, of copies that are thrown away
+
     def __init__(self, twin: nn.Module, live: nn.Module, varying: frozenset[tuple[str, str]], modes: Modes) -> None:
         self.live, self.varying, self.modes = live, varying, modes
         self.sources: dict[tuple[Any, ...], Source] = {}
@@ -31,7 +33,6 @@ class Notes:
         self.objects: list[Source] = []
         self.holders: list[tuple[Any, nn.Module]] = []  # what has a module of the unit in it, with that
         self.problem: str | None = None
-        self.lenient = False
         self.acting: dict[str, Any] = {}  # the globals of the code that runs
         self.snapshots = Snapshots()
         self.root = Source(None, "unit")
@@ -48,7 +49,8 @@ class Notes:
         self.known[id(part)] = part, source
         self.parts[id(part)] = own, path
         self.twins[id(own)] = part
-        self.snapshots.take(part, source.__str__)
+        if not self.lenient:
+            self.snapshots.take(part, source.__str__)
         self.snapshots.take_class(type(part), source.__str__)
         return source
 

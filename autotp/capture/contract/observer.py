@@ -105,10 +105,9 @@ class Observer(Instructions):
         return contextvars.copy_context().run(inside)
 
     @contextmanager
-    def watching(self, *, lenient: bool = False) -> Iterator[None]:
+    def watching(self) -> Iterator[None]:
         """Observe what runs in this thread. State that was written is put back. Raises TraceError if there was any, or if
-        something cannot be observed, unless it is `lenient`."""
-        self.lenient = lenient
+        something cannot be observed, unless the observer is `lenient`."""
         collecting = gc.isenabled()
         gc.disable()  # else code that runs whenever memory is collected would count as the model's
         collect(0)  # what is young from here on, the traced code has made
@@ -127,7 +126,7 @@ class Observer(Instructions):
             if any(change.value is warnings.filters for change in self.snapshots.changed):
                 # Else Python goes by what it found with the others.
                 getattr(warnings, "_filters_mutated", lambda: None)()
-        if lenient:
+        if self.lenient:
             return
         self.refuse_foreign_holders()
         if self.problem is not None:
@@ -203,3 +202,9 @@ class Observer(Instructions):
         if not contract.memory(found).is_apart(given):
             raise TraceError("it writes where something else lies that it reads")
         return contract
+
+
+class LenientObserver(Observer):
+    """One that refuses nothing, of a run that only shows how a model calls its blocks."""
+
+    lenient = True
