@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from .leaves import leaves_of
 from .recorded import Recording, is_plain, modes_of, sizes_of, types_of, with_own_containers
@@ -60,8 +61,12 @@ class Parts:
             if before is not None:
                 return before
             result = original(*args, **kwargs)
-            if leaving or all(map(is_plain, leaves)):
-                known.results[call], known.types[call] = with_own_containers(result), types_of(leaves)
+            if leaving and all(map(is_plain, leaves_of(result))):
+                # Whoever gets it may put something else into it, whatever container it is.
+                known.results[call] = pytree.tree_map(lambda leaf: leaf, result)
+            elif not leaving and all(map(is_plain, leaves)):
+                known.results[call] = with_own_containers(result)
+            known.types[call] = types_of(leaves)
             return result
 
         return forward

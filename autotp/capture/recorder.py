@@ -119,7 +119,7 @@ class Recorder:
         copied = clone(model, self._fake, unit_twin)
         for each in twins:
             self._watch(*each)
-        if self.parts is not None:
+        if self.parts is not None and id(model) not in by_module:
             self.parts.watch_around(copied, {id(twin): unit.shape for twin, unit in twins}, self.about)
         return copied
 

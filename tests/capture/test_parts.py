@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from transformers.modeling_outputs import BaseModelOutput
 
 from autotp.capture.record import record
 from autotp.capture.recorded import Recording
@@ -220,25 +221,29 @@ class Base(nn.Module):
         self.blocks = nn.ModuleList(Leaving() for _ in range(DEPTH))
         self.head = nn.Identity() if head is None else head
 
-    def forward(self, x: torch.Tensor, kept: Kept) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, kept: Kept) -> BaseModelOutput:
         print("a base")
         for block in self.blocks:
             x = block(x, kept)
-        return self.head(x)
+        return BaseModelOutput(self.head(x))
 
 
 class WithHead(nn.Module):
-    """A base and a head, which the base has itself if it is `inside`."""
+    """A base and a head, which the base has itself if it is `inside`. One that `fills` writes what the head gives into what the
+    base has given."""
 
-    def __init__(self, *, inside: bool = False, heeds: bool = False) -> None:
+    def __init__(self, *, inside: bool = False, heeds: bool = False, fills: bool = False) -> None:
         super().__init__()
         head = nn.Linear(WIDTH, 5 * WIDTH)
-        self.base, self.heeds = Base(head if inside else None), heeds
+        self.base, self.heeds, self.fills = Base(head if inside else None), heeds, fills
         self.head = nn.Identity() if inside else head
 
     def forward(self, x: torch.Tensor, twice: bool = False) -> torch.Tensor:
         kept = Kept()
-        given = self.head(self.base(x, kept))
+        output = self.base(x, kept)
+        given = self.head(output.last_hidden_state)
+        if self.fills:
+            output.last_hidden_state = given
         if self.heeds and kept.last is None:
             raise ValueError("nothing was left")
         return given + given if twice else given
@@ -261,8 +266,9 @@ def read_in_a_second_run(model: nn.Module, capsys: pytest.CaptureFixture[str]) -
     return capsys.readouterr().out, seen
 
 
-def test_in_a_run_about_a_head_nothing_else_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert read_in_a_second_run(WithHead(), capsys) == ("", [(2, 3, 5 * WIDTH)])
+@pytest.mark.parametrize("fills", [False, True])
+def test_in_a_run_about_a_head_nothing_else_runs(capsys: pytest.CaptureFixture[str], fills: bool) -> None:
+    assert read_in_a_second_run(WithHead(fills=fills), capsys) == ("", [(2, 3, 5 * WIDTH)])
 
 
 def test_what_has_the_head_in_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
