@@ -107,3 +107,37 @@ def test_nothing_is_looked_up_in_what_another_unit_has_not(other: object) -> Non
     options[3].inner = other  # type: ignore[assignment]
     assert not alike.fits(model.blocks[3])
     assert alike.fits(model.blocks[2])
+
+
+class Paired(Block):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        own = self.options
+        return x + self.down(torch.relu(self.up(x))) * sum(own.left) * sum(own.right)
+
+
+def test_which_objects_are_one_is_asked_of_each_unit() -> None:
+    options = [Options(2.0) for _ in range(5)]
+    for each in options:
+        each.left = each.right = [2.0]
+    model = Stack(*[SHARED] * 5).double()
+    for number, each in enumerate(options):
+        model.blocks[number] = Paired(each).double()
+    found = Study(model, example=EXAMPLE).found
+    alike = Alike(found.traced[found.units[0].shape].contract)
+    assert all(map(alike.fits, model.blocks))
+    options[3].right = [2.0]
+    assert not alike.fits(model.blocks[3])
+
+
+def test_units_fit_in_the_modes_of_the_first_alone() -> None:
+    model = Stack(*[SHARED] * 4).double()
+    found = Study(model, example=EXAMPLE).found
+    alike = Alike(found.traced[found.units[0].shape].contract)
+    assert all(map(alike.fits, model.blocks))
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.float64)
+        assert not alike.fits(model.blocks[3])
+    finally:
+        torch.set_default_dtype(before)
+    assert alike.fits(model.blocks[3])

@@ -154,14 +154,25 @@ class OwnLoss(LlamaForCausalLM):
         return result
 
 
+class LossAndMore(LlamaForCausalLM):
+    """A model whose loss has a second part, which needs probabilities."""
+
+    def forward(self, input_ids: Any = None, labels: Any = None, **kwargs: Any) -> Any:
+        result = super().forward(input_ids, labels=labels, **kwargs)
+        if labels is not None:
+            result.loss = result.loss - result.logits.log_softmax(-1).mean()
+        return result
+
+
 @pytest.mark.sweep
 def test_the_plan_says_what_a_loss_reads() -> None:
     config = FAMILIES["llama"].config()
     for name in ("llama", "t5", "bart"):
         assert "the loss reads the cut logits" in autotp.plan({**FAMILIES, **WRITERS}[name].config(), 2).loss
     with torch.device("meta"):
-        own = OwnLoss(config)
-    assert autotp.plan(own, 2).loss.endswith("the model's own code needs them whole for log_softmax")
+        models = OwnLoss(config), LossAndMore(config)
+    for model in models:
+        assert autotp.plan(model, 2).loss.endswith("the model's own code needs them whole for log_softmax")
     assert not autotp.plan(FAMILIES["vit"].config(), 2).loss
     assert not autotp.plan(config, 2, gather_logits=False).loss
 
