@@ -189,6 +189,15 @@ def test_a_place_may_be_counted_from_any_number() -> None:
     assert len({unit.shape for unit in units}) == 1
 
 
+@pytest.mark.parametrize("other", [None, 2.0, "2"])
+def test_a_place_of_which_one_is_no_number_is_part_of_the_shape(other: object) -> None:
+    model = Model(nn.ModuleList(Block(index) for index in range(4)))
+    model.blocks[2].index = other  # type: ignore[union-attr, assignment]
+    units = [unit for unit in find_units(model) if unit.path.startswith("blocks")]
+    assert len({unit.shape for unit in units}) == 4
+    assert not any(unit.positions for unit in units)
+
+
 def test_a_number_that_is_no_place_is_part_of_the_shape() -> None:
     found = shapes(find_units(listed(Block(0), Block(5), Block(0))))
     assert found["0"] == found["2"] != found["1"]
