@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, Shard
 from transformers import LlamaForCausalLM, RemBertConfig
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
 import autotp
 from autotp.checkpoint.full import state_of
@@ -175,6 +176,25 @@ def test_the_plan_says_what_a_loss_reads() -> None:
         assert autotp.plan(model, 2).loss.endswith("the model's own code needs them whole for log_softmax")
     assert not autotp.plan(FAMILIES["vit"].config(), 2).loss
     assert not autotp.plan(config, 2, gather_logits=False).loss
+
+
+class Behind(LlamaForCausalLM):
+    """A model with a layer behind its head."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.behind = nn.Identity()
+
+    def forward(self, input_ids: Any = None, labels: Any = None, **kwargs: Any) -> Any:
+        logits = self.behind(self.lm_head(self.model(input_ids, **kwargs)[0]))
+        loss = None if labels is None else self.loss_function(logits, labels, vocab_size=self.config.vocab_size)
+        return CausalLMOutputWithPast(loss=loss, logits=logits)
+
+
+def test_the_plan_says_what_a_loss_reads_behind_a_layer() -> None:
+    with torch.device("meta"):
+        model = Behind(FAMILIES["llama"].config())
+    assert "the loss reads the cut logits" in autotp.plan(model, 2).loss
 
 
 def test_the_plan_speaks_of_logits_and_of_no_other_table() -> None:
