@@ -38,23 +38,11 @@ class OfUnits:
         return found
 
     def _found(self) -> dict[int, _Holder]:
-        """In a run that is observed it takes long to ask modules themselves."""
-        found: dict[int, _Holder] = {}
-        for holder in reversed(self.modules):
-            waiting: list[nn.Module | None] = [holder[0]]
-            seen = set[int]()
-            while waiting:
-                part = waiting.pop()
-                if part is not None and id(part) not in seen:
-                    seen.add(id(part))
-                    own = own_attributes(part)
-                    found |= dict.fromkeys(map(id, own["_parameters"].values()), holder)
-                    waiting += own["_modules"].values()
-        return found
+        return {parameter: holder for holder in reversed(self.modules) for _, parameter in _parameters_in(*holder)}
 
 
 def _parameters_in(module: nn.Module, path: str) -> Iterator[tuple[str, int]]:
-    """The parameters in a module by identity, with their names."""
+    """The parameters in a module by identity, with their names. In a run that is observed it takes long to ask modules."""
     waiting: list[tuple[str, nn.Module | None]] = [(path, module)]
     seen = set[int]()
     while waiting:
