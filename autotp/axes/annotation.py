@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -41,7 +41,8 @@ _NOTHING = Annotation()
 
 def annotation(node: torch.fx.Node) -> Annotation:
     """What tracing says of a node; the copy of a node has that of the original."""
-    return cast(Annotation, node.meta.get(_KEY, _NOTHING))
+    found: Annotation = node.meta.get(_KEY, _NOTHING)
+    return found
 
 
 def annotate(node: torch.fx.Node, **changes: Any) -> None:

@@ -19,9 +19,9 @@ from .unify import CannotUnify, unify
 
 def operator_name(target: Any) -> str:
     """`aten.linear` for `torch.ops.aten.linear.default`; the function's name for a Python function."""
-    if hasattr(target, "operator"):
-        return str(target.operator)
-    return _name_of(target) if isinstance(target, torch._ops.OpOverload) else getattr(target, "__name__", str(target))
+    if isinstance(target, torch._ops.OpOverload):
+        return _name_of(target)
+    return str(target.operator) if hasattr(target, "operator") else getattr(target, "__name__", str(target))
 
 
 @functools.cache

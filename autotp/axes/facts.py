@@ -107,9 +107,11 @@ def parameter_of(facts: Mapping[torch.fx.Node, Fact], node: torch.fx.Node) -> to
     scales them all may be made of what it likes."""
     while node in facts and not annotation(node).parameter:
         fact = facts[node]
+        if fact.contracts or not fact.linear:
+            return None
         values = [operand.meta["val"] for operand in fact.operands]
         places = [i for i, value in enumerate(values) if _has_gradient(value) and not _is_number(value)]
-        if fact.contracts or len(places) != 1 or not any(places[0] in group for group in fact.linear):
+        if len(places) != 1 or not any(places[0] in group for group in fact.linear):
             return None
         node = fact.operands[places[0]]
     return node if annotation(node).parameter else None

@@ -24,6 +24,7 @@ class Sizes:
     def __init__(self) -> None:
         self._primes = _primes()
         self._symbols: dict[Any, int] = {}
+        self._known: dict[Any, int] = {}
 
     def __call__(self, size: Any) -> int:
         """The integer that stands for a size. Raises TypeError for what is no size."""
@@ -34,7 +35,9 @@ class Sizes:
         if not isinstance(size, torch.SymInt):
             raise TypeError(f"not a size: {size!r}")
         expr = size.node.expr
-        for symbol in sorted(expr.free_symbols, key=str):
-            if symbol not in self._symbols:
-                self._symbols[symbol] = next(self._primes)
-        return int(expr.xreplace(self._symbols))
+        if expr not in self._known:
+            for symbol in sorted(expr.free_symbols, key=str):
+                if symbol not in self._symbols:
+                    self._symbols[symbol] = next(self._primes)
+            self._known[expr] = int(expr.xreplace(self._symbols))
+        return self._known[expr]

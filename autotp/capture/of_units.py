@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cached_property
-from typing import TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
 
 from torch import nn
 
@@ -18,31 +17,34 @@ _Holder: TypeAlias = tuple[nn.Module, str]
 class OfUnits:
     """Units' modules, each with the path of the first unit of its shape, which names what they hold."""
 
-    def __init__(self) -> None:
-        self.modules: list[tuple[nn.Module, str]] = []
+    def __init__(self, modules: Sequence[_Holder]) -> None:
+        known, key = known_so_far(), (OfUnits, *((id(module), path) for module, path in modules))
+        if key not in known:
+            known[key] = _found(modules), modules  # which keeps their identities
+        self._holders: dict[int, _Holder] = known[key][0]  # of each parameter: the first module that has it
 
     def name_of(self, parameter: int) -> str | None:
         """The name of a parameter, by its identity; None if no unit has it."""
         holder = self._holders.get(parameter)
         if holder is None:
             return None
-        return next(name for name, held in _parameters_in(*holder) if held == parameter)
-
-    @cached_property
-    def _holders(self) -> dict[int, _Holder]:
-        """Which of the modules has a parameter: the first one that does."""
-        known, key = known_so_far(), (OfUnits, *((id(module), path) for module, path in self.modules))
-        if key not in known:
-            known[key] = self._found(), self.modules  # which keeps their identities
-        found: dict[int, _Holder] = known[key][0]
-        return found
-
-    def _found(self) -> dict[int, _Holder]:
-        return {parameter: holder for holder in reversed(self.modules) for _, parameter in _parameters_in(*holder)}
+        named = (
+            (f"{path}.{name}", held) for path, own in _parts_of(*holder) for name, held in own["_parameters"].items()
+        )
+        return next(name for name, held in named if id(held) == parameter)
 
 
-def _parameters_in(module: nn.Module, path: str) -> Iterator[tuple[str, int]]:
-    """The parameters in a module by identity, with their names. In a run that is observed it takes long to ask modules."""
+def _found(modules: Sequence[_Holder]) -> dict[int, _Holder]:
+    found: dict[int, _Holder] = {}
+    for holder in reversed(modules):
+        for _, own in _parts_of(*holder):
+            for held in own["_parameters"].values():
+                found[id(held)] = holder
+    return found
+
+
+def _parts_of(module: nn.Module, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The attributes of each module in one, with its path. In a run that is observed it takes long to ask modules."""
     waiting: list[tuple[str, nn.Module | None]] = [(path, module)]
     seen = set[int]()
     while waiting:
@@ -50,5 +52,5 @@ def _parameters_in(module: nn.Module, path: str) -> Iterator[tuple[str, int]]:
         if part is not None and id(part) not in seen:
             seen.add(id(part))
             own = own_attributes(part)
-            yield from ((f"{path}.{name}", id(held)) for name, held in own["_parameters"].items())
+            yield path, own
             waiting += [(f"{path}.{name}", inner) for name, inner in reversed(own["_modules"].items())]

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from .clone import bare, clone
 from .contract.modes import Modes
 from .contract.observer import LenientObserver
+from .contract.source import MISSING
 from .functions import FunctionRules, only_shapes, opaque_functions, replace_attributes
 from .grouped import GroupedProducts
 from .instances import opened
@@ -70,14 +71,12 @@ class Recorder:
         guess: bool | None = None,
         every: bool = False,
     ) -> None:
-        self.every = every  # unit computes its own results
-        self.about = frozenset(about)
+        self.every, self.about = every, frozenset(about)  # `every` unit computes its own results
         self.functions, self.given, self.taken, self.until = functions, given, taken, frozenset(until)
         # What was guessed, or is of values, is found anew.
         self.like = like if like is not None and like.on_fakes and not (every or real) else None
         self.recording, self.real, self.depth = Recording(on_fakes=not real and guess is None), real, 0
-        # Inputs without data stand for ones where the weights are.
-        self.symbols = Symbols(device_of(model), called=True, guess=guess)
+        self.symbols = Symbols(device_of(model), called=True, guess=guess)  # inputs are where the weights are
         self.results: dict[Call, Any] = self.recording.results
         # By the unit's shape, of its first call: the unit's path, the sizes, and these without places.
         self.sizes = dict[int, tuple[str, Sizes, Sizes]]()
@@ -85,7 +84,7 @@ class Recorder:
         # By identity: what the first unit gave in its place.
         self.firsts = dict[int, tuple[torch.Tensor, torch.Tensor]]()
         self.fakes: dict[int, torch.Tensor] = {}
-        self.of_units, self.stands_for = OfUnits(), dict[int, int]()  # tensors, by what stands for them, by identity
+        self.stands_for = dict[int, int]()  # tensors, by what stands for them, by identity
         self.read: dict[int, torch.Tensor] = {}  # by identity; kept alive, so that no identity is used again
         self.observer: LenientObserver | None = None  # while it watches
         self.recording.parts = self.recording.parts if self.like is None else self.like.parts
@@ -95,7 +94,7 @@ class Recorder:
     def _twin(self, model: nn.Module, units: Sequence[Unit]) -> nn.Module:
         by_module = {id(unit.module(model)): unit for unit in reversed(units)}
         first, paths = dict[int, nn.Module](), dict[int, str]()
-        twins: list[tuple[nn.Module, Unit]] = []
+        twins, modules = list[tuple[nn.Module, Unit]](), list[tuple[nn.Module, str]]()
 
         def unit_twin(module: nn.Module) -> nn.Module | None:
             unit = by_module.get(id(module))
@@ -112,11 +111,12 @@ class Recorder:
                 paths[unit.shape] = unit.path
                 if self.parts is not None:
                     self.parts.watch(unit.shape, twin)
-            self.of_units.modules.append((module, paths[unit.shape]))
+            modules.append((module, paths[unit.shape]))
             twins.append((twin, unit))
             return twin
 
         copied = clone(model, self._fake, unit_twin)
+        self.of_units = OfUnits(modules)
         for each in twins:
             self._watch(*each)
         if self.parts is not None and id(model) not in by_module:
@@ -144,25 +144,9 @@ class Recorder:
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             args, kwargs = self.taken(unit, args, kwargs)
-            is_first = unit.path not in self.recording.called
-            self.recording.called.add(unit.path)
-            with torch._C.DisableTorchFunction():  # nobody is told of what is asked here
-                leaves, call, sizes, is_told, wants = self._look(unit, twin, args, kwargs)
-                known = self.recording.calls.get(unit.shape)
-                if is_told and is_first:
-                    self.recording.told[unit.path] = as_it_is_now(args, kwargs)
-                if known is not None:
-                    if wants != self.wants.get(unit.shape):
-                        self.wants[unit.shape] = wants
-                        self.recording.calls[unit.shape] = wanting_gradients_too(known, (args, kwargs))
-                    if is_first and sizes != self.sizes[unit.shape][1]:
-                        self.recording.resized[unit.path] = as_it_is_now(args, kwargs)
-                elif call not in self.results:
-                    self.recording.calls[unit.shape] = as_it_is_now(args, kwargs)
-            if known is None and self.until and self.until <= self.recording.calls.keys():
-                raise _EnoughCalled
-            if call in self.results and not self.every:
-                return self.given(unit.shape, self._again(self.results[call], leaves))
+            leaves, call, known = self._called(unit, twin, args, kwargs)
+            if known is not MISSING:
+                return self.given(unit.shape, known)
             self.recording.types[call] = types_of(leaves)
             self.depth += 1
             try:
@@ -177,22 +161,41 @@ class Recorder:
 
         twin.__dict__["forward"] = forward
 
-    def _look(
-        self, unit: Unit, twin: nn.Module, args: Any, kwargs: Any
-    ) -> tuple[list[Any], Call, Sizes, bool, tuple[object, ...]]:
-        """The leaves of a call, which count as read, what it is known by, its sizes as `_sizes` has them, and what wants
-        gradients. Every block of a model is called: Python need not be followed here."""
+    def _called(self, unit: Unit, twin: nn.Module, args: Any, kwargs: Any) -> tuple[list[Any], Call, Any]:
+        """Notes a call: its leaves, which count as read, what it is known by, and what is given in its place, if that is known.
+        Every block of a model is called: Python need not be followed here, and nobody is told of what is asked."""
         tracing = sys.gettrace()
         sys.settrace(None)
         try:
-            leaves = leaves_of((args, kwargs))
-            self._note_read(leaves)
-            wants = *kwargs, *[isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves]
-            sizes, is_told = self._sizes(unit, twin, leaves, kwargs)
-            call = unit.shape, (*sizes, modes_of(self.symbols.device)), torch.is_grad_enabled()
-            return leaves, call, sizes, is_told, wants
+            with torch._C.DisableTorchFunction():
+                leaves = leaves_of((args, kwargs))
+                self._note_read(leaves)
+                call = self._note_call(unit, twin, leaves, args, kwargs)
+                is_known = call in self.results and not self.every
+                return leaves, call, self._again(self.results[call], leaves) if is_known else MISSING
         finally:
             sys.settrace(tracing)
+
+    def _note_call(self, unit: Unit, twin: nn.Module, leaves: Sequence[Any], args: Any, kwargs: Any) -> Call:
+        recording, shape, is_first = self.recording, unit.shape, unit.path not in self.recording.called
+        recording.called.add(unit.path)
+        wants = *kwargs, *[isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves]
+        sizes, is_told = self._sizes(unit, twin, leaves, kwargs)
+        call = shape, (*sizes, modes_of(self.symbols.device)), torch.is_grad_enabled()
+        known = recording.calls.get(shape)
+        if is_told and is_first:
+            recording.told[unit.path] = as_it_is_now(args, kwargs)
+        if known is not None:
+            if wants != self.wants.get(shape):
+                self.wants[shape] = wants
+                recording.calls[shape] = wanting_gradients_too(known, (args, kwargs))
+            if is_first and sizes != self.sizes[shape][1]:
+                recording.resized[unit.path] = as_it_is_now(args, kwargs)
+        elif call not in self.results:
+            recording.calls[shape] = as_it_is_now(args, kwargs)
+        if known is None and self.until and self.until <= recording.calls.keys():
+            raise _EnoughCalled
+        return call
 
     def _sizes(self, unit: Unit, twin: nn.Module, leaves: Sequence[Any], names: Collection[str]) -> tuple[Sizes, bool]:
         """The sizes of a call: those of the first one of its structure if it differs from that in nothing but the number that
@@ -215,15 +218,15 @@ class Recorder:
         def another(tensor: torch.Tensor) -> torch.Tensor:
             if id(tensor) in taken:
                 return tensor
-            new = tensor.clone()
+            with torch.enable_grad():
+                new = tensor.clone()
             self.firsts[id(new)] = tensor, new  # which keeps the identity from being used again
             return new
 
+        if isinstance(result, Tensor):
+            return another(result)
         plain = (tuple, list, dict)  # a cache that pytree could take apart stays the same cache
-        if isinstance(result, Tensor) and id(result) in taken:
-            return result
-        with torch._C.DisableTorchFunction(), torch.enable_grad():
-            return pytree.tree_map_only(torch.Tensor, another, result, is_leaf=lambda v: not isinstance(v, plain))
+        return pytree.tree_map_only(torch.Tensor, another, result, is_leaf=lambda v: not isinstance(v, plain))
 
     def _stand_in(self, unit: Unit, error: Exception, args: Any, kwargs: Any) -> torch.Tensor:
         """What a unit that needs real values gives while recording: its first tensor.

@@ -7,7 +7,7 @@ import re
 import types
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -32,10 +32,7 @@ class Unit:
     positions: tuple[tuple[str, str], ...] = ()
 
     def module(self, model: nn.Module) -> nn.Module:
-        found: Any = model
-        for name in self.path.split(".") if self.path else ():
-            found = found._modules[name]
-        return found
+        return _part(model, self.path)
 
     def position_places(self, module: nn.Module) -> tuple[tuple[dict[str, Any], str], ...]:
         """Where the position attributes of the unit's module are: whose they are, and their names there."""
@@ -147,6 +144,13 @@ def only_holds(module: nn.Module) -> bool:
     return getattr(module.forward, "__func__", None) is nn.Module.forward
 
 
+def _part(module: nn.Module, path: str) -> nn.Module:
+    found: Any = module
+    for name in path.split(".") if path else ():
+        found = found._modules[name]
+    return found
+
+
 def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
@@ -159,14 +163,15 @@ class _Shapes:
         self.numbers: dict[Any, int] = {}
 
     def classify(self, siblings: Sequence[str]) -> list[Unit]:
-        described = [describe(self.model.get_submodule(path)) for path in siblings]
-        positions = _positions(described, _places(siblings))
+        described = [describe(_part(self.model, path)) for path in siblings]
+        positions = _positions(described, _places(siblings)) if len(siblings) > 1 else set[tuple[str, str]]()
         units = []
         for path, facts in zip(siblings, described, strict=True):
-            rest = {name: value for name, value in facts.items() if name not in positions} if positions else facts
-            shape = self.numbers.setdefault(tuple(rest.items()), len(self.numbers))
-            units.append(Unit(path, shape, tuple(sorted(positions & facts.keys()))))
-        return [unit if len(siblings) > 1 else replace(unit, positions=()) for unit in units]
+            placed = tuple(sorted(positions & facts.keys()))
+            for name in placed:
+                del facts[name]
+            units.append(Unit(path, self.numbers.setdefault(tuple(facts.items()), len(self.numbers)), placed))
+        return units
 
 
 def _places(siblings: Sequence[str]) -> Sequence[int]:

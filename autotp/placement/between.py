@@ -26,7 +26,7 @@ def steps_between(typed: TypedGraph, flow: Flow, backward: Backward, cut: Sequen
 class _Builder:
     def __init__(self, typed: TypedGraph, flow: Flow, backward: Backward, cut: SequenceCut | None) -> None:
         self.typed, self.flow, self.cut = typed, flow, cut
-        self.ends = frozenset(typed.ends())
+        self.ends = frozenset(typed.ends)
         self.leaving = {leave.node: leave.over for leave in backward.leaves}
         self.summed = {scatter.node: scatter.over for scatter in backward.scatters}
         self.parts = {part.node: [p for p in backward.part_sums if p.node is part.node] for part in backward.part_sums}

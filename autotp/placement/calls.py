@@ -8,8 +8,10 @@ random numbers or asks an object keeps its place among those that do.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import operator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -94,14 +96,14 @@ class _Joining:
 
     def run(self) -> tuple[Together, ...]:
         found: list[Together] = []
+        order = {each: number for number, each in enumerate(self.sent)}
         for each in sorted(self.sent, key=lambda step: self._seconds((step,))):
-            self.order.look_at(each)
+            self.order.look_at(order[each])
             number = next((n for n, call in enumerate(found) if self._joins(each, n, call)), len(found))
             if number == len(found):
                 found.append(())
             found[number] = (*found[number], each)
-            self.order.add(each, number)
-        order = {each: number for number, each in enumerate(self.sent)}
+            self.order.add(order[each], number)
         in_order = [tuple(sorted(call, key=order.__getitem__)) for call in found]
         return tuple(sorted(in_order, key=lambda call: order[call[0]]))
 
@@ -143,66 +145,70 @@ def _going_on(typed: TypedGraph, flow: Flow) -> frozenset[torch.fx.Node]:
     return frozenset(node for node in own if any(user in flow.gradient for user in node.users))
 
 
-def _waits(typed: TypedGraph, sent: list[Step]) -> Mapping[Step, frozenset[Step]]:
-    """For everything that is sent what must have been sent before: its value is made from it, or comes after it in order."""
-    at: dict[torch.fx.Node, frozenset[Step]] = {}
-    for each in sent:
-        at[each.about] = at.get(each.about, frozenset()) | {each}
-    behind: dict[torch.fx.Node, frozenset[Step]] = {}
-    in_order, last = keeps_order(typed.graph), frozenset[Step]()
+def _waits(typed: TypedGraph, sent: Sequence[Step]) -> list[int]:
+    """For everything that is sent what must have been sent before: its value is made from it, or comes after it in order. A set
+    of steps is a number with their bits."""
+    bits = {each: 1 << number for number, each in enumerate(sent)}
+    at: dict[torch.fx.Node, int] = {}
+    for each, bit in bits.items():
+        at[each.about] = at.get(each.about, 0) | bit
+    behind: dict[torch.fx.Node, int] = {}
+    in_order, last = keeps_order(typed.graph), 0
     for node in typed.graph.nodes:
-        sources = [behind[source] | at.get(source, frozenset()) for source in node.all_input_nodes]
-        behind[node] = frozenset[Step]().union(*sources)
+        found = 0
+        for source in node.all_input_nodes:
+            found |= behind[source] | at.get(source, 0)
         if node in in_order:
-            behind[node] = last = behind[node] | last
-    return {each: behind[each.about] | (frozenset(sent) & frozenset(each.path[:-1])) for each in sent}
+            found = last = found | last
+        behind[node] = found
+    return [_joined((behind[each.about], *(bits.get(step, 0) for step in each.path[:-1]))) for each in sent]
+
+
+def _joined(sets: Iterable[int]) -> int:
+    return functools.reduce(operator.or_, sets, 0)
 
 
 class _Order:
-    """Which calls must come before which, kept as calls grow: a set of calls is a number with their bits."""
+    """Which calls must come before which, kept as calls grow: a set of calls, or of steps, is a number with their bits."""
 
-    def __init__(self, waits: Mapping[Step, frozenset[Step]]) -> None:
-        self.waits, self.call_of = waits, dict[Step, int]()
-        self.after = dict[Step, set[Step]]()
-        for each, earlier in waits.items():
-            for other in earlier:
-                self.after.setdefault(other, set()).add(each)
+    def __init__(self, waits: Sequence[int]) -> None:
+        self.waits = waits
+        self.after = [_joined(1 << n for n, earlier in enumerate(waits) if earlier >> m & 1) for m in range(len(waits))]
+        self.steps: list[int] = []  # of every call
         self.before: list[int] = []  # for every call those that must be over, of which each waits again for others
         self.earlier = self.later = 0
 
-    def look_at(self, each: Step) -> None:
+    def look_at(self, step: int) -> None:
         """Find the calls that must come before or after something that is not in a call yet."""
-        self.earlier = self._closed(self.waits[each])
-        behind = self._bits(self.after.get(each, ()))
-        self.later = behind | sum(1 << n for n, before in enumerate(self.before) if before & behind)
+        self.earlier = self._closed(self.waits[step])
+        behind = self._calls(self.after[step])
+        self.later = behind | _joined(1 << n for n, before in enumerate(self.before) if before & behind)
 
     def allows(self, number: int) -> bool:
         """Returns if what is looked at can be sent in a call: no call then waits for itself."""
         return not (self.earlier | self.later) >> number & 1
 
-    def add(self, each: Step, number: int) -> None:
+    def add(self, step: int, number: int) -> None:
         """Put what is looked at in a call, or in a new one."""
-        self.before += [0] * (number == len(self.before))
-        self.call_of[each] = number
+        if number == len(self.before):
+            self.before.append(0)
+            self.steps.append(0)
+        self.steps[number] |= 1 << step
         self.before[number] |= self.earlier
         own = self.before[number] | 1 << number
         for n, before in enumerate(self.before):
             if (self.later >> n | before >> number) & 1:
                 self.before[n] |= own
 
-    def _closed(self, sent: Iterable[Step]) -> int:
-        found = self._bits(sent)
+    def _closed(self, steps: int) -> int:
+        found = self._calls(steps)
         for number, before in enumerate(self.before):
             if found >> number & 1:
                 found |= before
         return found
 
-    def _bits(self, sent: Iterable[Step]) -> int:
-        found = 0
-        for each in sent:
-            if each in self.call_of:
-                found |= 1 << self.call_of[each]
-        return found
+    def _calls(self, steps: int) -> int:
+        return _joined(1 << n for n, own in enumerate(self.steps) if own & steps)
 
 
 def keeps_order(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:
@@ -220,7 +226,12 @@ def keeps_order(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:
 
 def _is_function(node: torch.fx.Node) -> bool:
     target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
-        is_plain = target is collect or getattr(target, "__module__", "") in ("_operator", "math")
-        return is_plain or placed_as(node).collective is not None
+    if isinstance(target, torch._ops.OpOverload):
+        return _is_pure(target)
+    is_plain = target is collect or getattr(target, "__module__", "") in ("_operator", "math")
+    return is_plain or placed_as(node).collective is not None
+
+
+@functools.cache
+def _is_pure(target: torch._ops.OpOverload) -> bool:
     return not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags

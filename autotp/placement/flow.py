@@ -22,7 +22,7 @@ from .results import check_results
 from .routed import Routed, not_for_any_number, picked, row_by_row
 from .sizes import size_of
 from .state import Edge, Flow, Use
-from .typed import TypedGraph, cut_in, factors_in, is_parameter, needs_gradient
+from .typed import TypedGraph, cut_in, factors_in, is_parameter
 
 
 def flow(
@@ -42,7 +42,7 @@ def flow(
     one. The names of all such nodes are the result's `products`.
     Raises UnsoundPlanError, naming node and operator, where padding would be summed as if it were data.
     """
-    state = _State(cuts, needs_gradient(typed), typed.written(), early, delayed)
+    state = _State(cuts, typed.gradient, typed.written, early, delayed)
     for node in typed.graph.nodes:
         if node.op == "output":
             _finish(typed, state, node, unread, keep)

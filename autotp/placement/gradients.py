@@ -44,7 +44,7 @@ def edges_of(typed: TypedGraph, flow: Flow) -> list[tuple[Version, Version | Non
         for operand in dict.fromkeys(fact.operands):
             if operand in flow.gradient and consumer in flow.gradient:
                 edges.append(((operand, bool(flow.use(consumer, operand).reduce)), (consumer, False)))
-    for end in typed.ends():
+    for end in typed.ends:
         for operand in end.all_input_nodes:
             if operand in flow.gradient:
                 edges.append(((operand, bool(flow.use(end, operand).reduce)), None))
@@ -266,6 +266,8 @@ class Gradients:
         self, node: torch.fx.Node, over: frozenset[Factor], cost: Cost, joining: int
     ) -> tuple[int, int]:
         """What a sum over some factors costs, and how much more it does if this factor joins it."""
+        if not over:
+            return 0, max(cost("all_reduce", node, self.factor.size * joining), 0)
         ranks = math.prod(factor.size for factor in over)
         before = cost("all_reduce", node, ranks * joining) if ranks > 1 else 0
         return before, max(cost("all_reduce", node, ranks * self.factor.size * joining) - before, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Set
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 
@@ -16,7 +17,8 @@ from ..axes.term import Axis, axes_of, axes_of_dims
 
 @dataclass
 class TypedGraph:
-    """`facts` has an entry for every node that holds tensors; passes keep it so."""
+    """`facts` has an entry for every node that holds tensors; passes keep it so. What is found of all of the graph is kept: no
+    pass changes it after that."""
 
     graph: torch.fx.Graph
     facts: dict[torch.fx.Node, Fact]
@@ -37,10 +39,17 @@ class TypedGraph:
         }
         return cls(own, facts)
 
+    @cached_property
+    def gradient(self) -> frozenset[torch.fx.Node]:
+        """Values that may receive a gradient."""
+        return _needs_gradient(self)
+
+    @cached_property
     def written(self) -> frozenset[torch.fx.Node]:
         """Values in memory that some node writes into: whoever reads one must read that memory, and no sum of it."""
         return frozenset(shared for node in self.graph.nodes for shared in (annotation(node).writes or ()))
 
+    @cached_property
     def ends(self) -> list[torch.fx.Node]:
         """Nodes by which values leave the unit: calls that only store them in objects, and the output."""
         return [n for n in self.graph.nodes if n.op == "output" or (n in self.facts and not self.facts[n].outputs)]
@@ -101,8 +110,8 @@ def is_of_parameters(typed: TypedGraph, node: torch.fx.Node) -> bool:
     return True
 
 
-def needs_gradient(typed: TypedGraph) -> frozenset[torch.fx.Node]:
-    """Nodes whose value may receive a gradient: reachable from parameters and differentiable inputs."""
+def _needs_gradient(typed: TypedGraph) -> frozenset[torch.fx.Node]:
+    """Nodes reachable from parameters and differentiable inputs."""
     reached: set[torch.fx.Node] = set()
     enabled = True
     for node in typed.graph.nodes:

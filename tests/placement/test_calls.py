@@ -232,15 +232,15 @@ def test_what_may_join_is_what_leaves_an_order(seed: int) -> None:
     for number in range(count):
         direct = [other for other in range(number) if draw.random() < 0.1]
         waits[number] = frozenset(direct).union(*(waits[other] for other in direct))
-    order, calls = _Order(waits), list[set[int]]()  # type: ignore[arg-type]
+    order, calls = _Order([sum(1 << other for other in waits[n]) for n in range(count)]), list[set[int]]()
     for each in draw.sample(range(count), count):
-        order.look_at(each)  # type: ignore[arg-type]
+        order.look_at(each)
         allowed = [number for number in range(len(calls)) if order.allows(number)]
         trials = [[*calls[:n], calls[n] | {each}, *calls[n + 1 :]] for n in range(len(calls))]
         assert allowed == [n for n, trial in enumerate(trials) if _has_an_order(trial, waits)]
         number = draw.choice([*allowed, len(calls)])
         calls[number : number + 1] = [(calls[number] if number < len(calls) else set()) | {each}]
-        order.add(each, number)  # type: ignore[arg-type]
+        order.add(each, number)
 
 
 def _has_an_order(calls: list[set[int]], waits: dict[int, frozenset[int]]) -> bool:

@@ -8,12 +8,14 @@ from typing import Any, TypeAlias
 from torch import nn
 
 from .guards import Contract, Guard
-from .source import MISSING, STEPS, Source
+from .source import MISSING, STEPS, Source, own_attributes
 
 # How something is looked up, in what the step of this number led to, by which key; the object that all units have there; else
 # what must be found.
 _Step: TypeAlias = tuple[Callable[[Any, Any], Any], int, Any, Any, Guard | None]
 _OWN = object()  # each unit has another
+# What most that is asked for is found to be.
+_NOTHING: dict[str, Any] = {"attribute": MISSING, "hooks": ()}
 
 
 class Alike:
@@ -29,6 +31,8 @@ class Alike:
         self.within: dict[Source, Any] = {}  # what is found in objects that all have
         self.places: dict[Source, int] = {}  # what lies in a unit itself, by the number of the step that leads there
         self.steps: list[_Step] = []
+        # What no unit has, by the number of the step to what could have it: attributes, and hooks.
+        self.lacking: dict[int, tuple[set[str], set[str]]] = {}
         self.is_of_common = False  # which objects are one is known of the first
 
     def fits(self, unit: nn.Module) -> bool:
@@ -55,6 +59,10 @@ class Alike:
             if value is not common and (common is not _OWN or not (guard is None or guard.holds(value))):
                 return None
             values.append(value)
+        for place, (absent, unhooked) in self.lacking.items():
+            own = own_attributes(values[place])
+            if not absent.isdisjoint(own) or any(map(own.get, unhooked)):
+                return None
         return values
 
     def _rest_holds(self, unit: nn.Module, values: list[Any]) -> bool:
@@ -72,6 +80,12 @@ class Alike:
                 continue
             is_common = second.get(source) is value
             parent = 0 if source.parent is None else self.places[source.parent]
+            if is_common and value is _NOTHING.get(source.kind, _OWN):
+                absent, unhooked = self.lacking.setdefault(parent, (set(), set()))
+                (absent if source.kind == "attribute" else unhooked).add(source.key)
+                self.within[source] = value
+                known.add(source)
+                continue
             common = value if is_common else _OWN
             self.steps.append((STEPS[source.kind], parent, source.key, common, guards.get(source)))
             self.places[source] = len(self.places)

@@ -17,7 +17,6 @@ import threading
 import types
 import weakref
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -26,6 +25,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
+from .looks import Looks
 from .source import Missing
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes)
@@ -192,22 +192,6 @@ def _is_compared_by_value(kind: type) -> bool:
     return own[0] not in (None, object.__hash__) and own[1] is not object.__eq__ and not _is_python(kind)
 
 
-@dataclass(frozen=True)
-class Looks:
-    """What a program knows of a tensor of the state. A parameter may be frozen or not."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    wants_gradient: bool
-    kind: type
-
-    @staticmethod
-    def of(tensor: torch.Tensor) -> Looks:
-        is_parameter = isinstance(tensor, nn.Parameter)  # whatever class it is of: it may be cut
-        wants = tensor.requires_grad and not is_parameter
-        return Looks(tuple(tensor.shape), tensor.dtype, wants, nn.Parameter if is_parameter else type(tensor))
-
-
 def is_key(value: Any) -> bool:
     """Returns if nothing can be read from a key, or an item of a set, but what it is."""
     if isinstance(value, (tuple, frozenset)):
@@ -226,7 +210,7 @@ def agree(expected: Any, now: Any) -> bool:
     Of containers, objects and functions that is their class or code; what was read from them is compared by itself.
     """
     if isinstance(expected, Looks):
-        return isinstance(now, torch.Tensor) and Looks.of(now) == expected
+        return isinstance(now, torch.Tensor) and expected.are_of(now)
     if expected is now:
         return True
     kind = kind_of(expected)

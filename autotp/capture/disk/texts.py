@@ -24,9 +24,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..contract.answers import answer, level, registered, registered_classes
+from ..contract.looks import Looks
 from ..contract.memo import cache_state, kept
 from ..contract.source import Missing, Source
-from ..contract.values import NAMES, PLAIN, Looks, as_expected, kind_of
+from ..contract.values import NAMES, PLAIN, as_expected, kind_of
 from .names import UnnamedError, name_of, operator_name
 
 _LONGEST = 64  # a longer text is its hash
