@@ -75,6 +75,8 @@ def test_what_units_have_of_their_own_is_found_in_each() -> None:
     assert 0 < len(alike.steps) < len(alike.contract.guards)
     blocks[3].down.register_forward_hook(lambda *given: None)
     assert not alike.fits(blocks[3])
+    blocks[4].up.forward = torch.relu  # in place of the class's
+    assert not alike.fits(blocks[4])
     blocks[4].up = nn.Linear(WIDTH, 4 * WIDTH).double()  # as good as the one before
     assert alike.fits(blocks[4])
     blocks[4].up = nn.Identity()

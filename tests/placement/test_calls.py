@@ -14,10 +14,13 @@ from torch.nn.functional import dropout
 
 from autotp.axes.annotation import annotate
 from autotp.axes.facts import Fact
+from autotp.axes.layout import Factor
 from autotp.placement.backward import Values
-from autotp.placement.calls import _Order
+from autotp.placement.calls import _Order, _waits
 from autotp.placement.place import Placement
 from autotp.placement.placed import placed_as
+from autotp.placement.steps import Step
+from autotp.placement.transition import Transition
 from autotp.placement.typed import TypedGraph, is_of_parameters
 from autotp.rewrite.build import build
 from autotp.runtime.collectives.slices import take
@@ -241,6 +244,15 @@ def test_what_may_join_is_what_leaves_an_order(seed: int) -> None:
         number = draw.choice([*allowed, len(calls)])
         calls[number : number + 1] = [(calls[number] if number < len(calls) else set()) | {each}]
         order.add(each, number)
+
+
+def test_what_takes_what_another_step_gives_waits_for_it() -> None:
+    graph, over = torch.fx.Graph(), (Factor(2, 1),)
+    x = graph.placeholder("x")
+    graph.output((x,))
+    first = Step(Transition("reduce", over), x, about=x)
+    second = Step(Transition("gather", over), first, about=x)
+    assert _waits(TypedGraph(graph, {x: Fact((), ())}), [first, second]) == [0b00, 0b01]
 
 
 def _has_an_order(calls: list[set[int]], waits: dict[int, frozenset[int]]) -> bool:
