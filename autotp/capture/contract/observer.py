@@ -26,6 +26,7 @@ from torch import nn
 
 from ...errors import TraceError
 from ...outside.garbage import collect
+from .conversions import needless_conversions
 from .frames import Tracing
 from .guards import Contract, Guard, grouped
 from .instructions import Instructions
@@ -118,6 +119,7 @@ class Observer(Instructions):
                 torch.compiler.set_stance("force_eager"),
                 torch._dynamo.config.patch(error_on_nested_fx_trace=False),
                 symbols_are_numbers(),
+                needless_conversions(),
             ):
                 written = yield from self._watched()
         finally:
