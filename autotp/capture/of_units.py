@@ -9,6 +9,7 @@ from torch import nn
 
 from .capturing import known_so_far
 from .contract.source import own_attributes
+from .units import parameters_of
 
 # A module, and the path by which it is known.
 _Holder: TypeAlias = tuple[nn.Module, str]
@@ -37,9 +38,8 @@ class OfUnits:
 def _found(modules: Sequence[_Holder]) -> dict[int, _Holder]:
     found: dict[int, _Holder] = {}
     for holder in reversed(modules):
-        for _, own in _parts_of(*holder):
-            for held in own["_parameters"].values():
-                found[id(held)] = holder
+        for parameter in parameters_of(holder[0]):
+            found[id(parameter)] = holder
     return found
 
 

@@ -16,7 +16,7 @@ from .capturing import known_so_far
 from .opaque import copy_opaque
 from .signature import autocast_dtype
 from .state import CONSTANTS
-from .units import Unit
+from .units import Unit, parameters_of
 
 Tensor = torch.Tensor  # in a run that is observed it takes a while to ask torch for it
 _SIZED = (torch.Size, *CONSTANTS)
@@ -116,8 +116,7 @@ def device_of(model: nn.Module) -> torch.device | None:
     """Where a model's weights are; None if they have no data."""
     known, key = known_so_far(), (device_of, id(model))
     if key not in known:
-        held = (p for part in model.modules() for p in part._parameters.values() if p is not None and not p.is_meta)
-        first = next(held, None)
+        first = next((parameter for parameter in parameters_of(model) if not parameter.is_meta), None)
         known[key] = model, None if first is None else first.device  # with the model, which keeps its identity
     device: torch.device | None = known[key][1]
     return device

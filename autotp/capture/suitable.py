@@ -19,9 +19,12 @@ def check_suitable(model: nn.Module) -> None:
     for path, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             raise UsageError(MSG_SCRIPT.format(name=path or type(module).__name__))
-        for own in [name for name in module._modules if "." in name]:
-            raise UsageError(MSG_DOT.format(name=path or type(module).__name__, own=own))
+        for own in module._modules:
+            if "." in own:
+                raise UsageError(MSG_DOT.format(name=path or type(module).__name__, own=own))
         for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+            if type(tensor) is nn.Parameter and tensor.layout is torch.strided:  # as most are
+                continue
             if is_lazy(tensor):
                 raise UsageError(MSG_LAZY.format(name=f"{path}.{name}" if path else name))
             if isinstance(tensor, nn.Parameter) and tensor.layout is not torch.strided:

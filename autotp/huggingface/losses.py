@@ -55,7 +55,7 @@ def reading_of_logits(model: nn.Module, found: Survey) -> str:
     known = found.recorded
     origins = {new: old for new, old in known.origins.items() if not heads & {new, old}} if known is not None else {}
     # As they were when recorded.
-    units = [replace(unit, shape=origins.get(unit.shape, unit.shape)) for unit in found.units]
+    units = [replace(u, shape=origins[u.shape]) if u.shape in origins else u for u in found.units]
 
     def run(about: Collection[int]) -> Recording:
         seen.clear()

@@ -119,11 +119,11 @@ def outside(parameters: Parameters, found: Survey, units: tuple[UnitPlan, ...]) 
     """Parameters of no unit plan, and why each is left whole; one that is in a unit under another name is what it is there."""
     planned, holders = _planned(units), parameters.holders
     known = {holders[name]: name for name in planned & holders.keys()}
-    for name, shape in parameters.shapes().items():
+    for name, parameter in parameters.named.items():
         if name not in planned:
             own = known.get(holders[name])
             reason = _why_outside(name, found) if own is None else f"it is {own}, whose module the model has twice"
-            yield OutsidePlan(name, shape, reason)
+            yield OutsidePlan(name, tuple(parameter.shape), reason)
 
 
 def _why_outside(name: str, found: Survey) -> str:

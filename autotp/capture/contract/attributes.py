@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .frames import between, is_observed, is_of_torch_modules, is_read_by_torch
+from .frames import between, is_observed, is_read_by_torch
 from .laying import storage_of, strides_of
 from .libraries import is_module_of_library
 from .modes import Modes
@@ -58,8 +58,6 @@ class Attributes(Reach):
     def attribute(self, value: Any, name: str, original: Callable[[Any, str], Any]) -> Any:
         """An attribute of an object that the traced code asks for."""
         reader = sys._getframe(2)
-        if self.lenient and is_of_torch_modules(reader.f_code.co_filename):
-            return original(value, name)
         if id(value) in self.twins:
             if is_observed(_asking(reader)):
                 self.refuse(

@@ -9,7 +9,7 @@ from sys import _getframe
 from threading import get_ident
 from typing import Any, Protocol
 
-from .frames import between, is_of_machinery
+from .frames import between, is_of_machinery, is_of_torch_modules
 from .source import MISSING
 
 _HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8  # flags of classes, Include/object.h of CPython
@@ -17,7 +17,9 @@ _active: dict[int, Listener] = {}
 
 
 class Listener(Protocol):
-    """Whoever is told."""
+    """Whoever is told. One that is `lenient` does not hear of what torch's own modules ask."""
+
+    lenient: bool
 
     @property
     def known(self) -> Mapping[int, Any]:
@@ -78,6 +80,8 @@ class Watch:
                 listener = _active.get(get_ident())
                 if listener is None or (id(value) not in listener.known and id(value) not in listener.twins):
                     return original(value, name)
+                if listener.lenient and is_of_torch_modules(_getframe(1).f_code.co_filename):
+                    return original(value, name)
                 return listener.attribute(value, name, original)
 
             place.__getattribute__ = tell  # type: ignore[method-assign, assignment]
@@ -93,10 +97,11 @@ def _telling(kind: Any) -> Any:
     @between
     def tell(self: Any, name: str) -> Any:
         # Both read the same Python modules, and this function may be part of what one of them is read for.
-        if is_of_machinery(_getframe(1).f_code.co_filename):
+        file = _getframe(1).f_code.co_filename
+        if is_of_machinery(file):
             return original(self, name)
         listener = _active.get(get_ident())
-        if listener is None or id(self) not in listener.known:
+        if listener is None or id(self) not in listener.known or (listener.lenient and is_of_torch_modules(file)):
             return original(self, name)
         return listener.attribute(self, name, original)
 
