@@ -45,12 +45,12 @@ class Unit:
 
 def find_units(model: nn.Module, split: frozenset[str] = frozenset()) -> tuple[Unit, ...]:
     """All units of a model in module order; paths in `split` are replaced by units of their children."""
-    blocks = list(_blocks(model, "", split))
-    block_paths = {path for group in blocks for path in group}
-    shapes = _Shapes(model)
-    units = {unit.path: unit for group in blocks for unit in shapes.classify(group)}
-    for group in _alike(_others(model, "", block_paths, split)):
-        units |= {unit.path: unit for unit in shapes.classify(group)}
+    rows = list(_blocks(model, "", split))
+    blocks = [path for row in rows for path in row]
+    others = list(_others(model, "", set(blocks), split))
+    # Siblings are in one list, or in the same place of several: of those that blocks have which are taken apart, say.
+    groups = (*rows, *_alike(others), *_in_one_place([*blocks, *others]))
+    units = _classified(model, dict.fromkeys(map(tuple, groups)))
     order = {path: i for i, (path, _) in enumerate(model.named_modules())}  # a module with two names has the first
     return tuple(sorted((unit for path, unit in units.items() if path in order), key=lambda unit: order[unit.path]))
 
@@ -61,6 +61,15 @@ def _alike(paths: Iterable[str]) -> Iterable[list[str]]:
     for path in paths:
         groups.setdefault(_NUMBER.sub("*", path), []).append(path)
     return groups.values()
+
+
+def _in_one_place(paths: Iterable[str]) -> Iterator[list[str]]:
+    """Paths that differ in one of their numbers alone."""
+    groups: dict[str, list[str]] = {}
+    for path in paths:
+        for number in _NUMBER.finditer(path):
+            groups.setdefault(f"{path[: number.start()]}*{path[number.end() :]}", []).append(path)
+    return (group for group in groups.values() if len(group) > 1)
 
 
 def has_matrix(module: nn.Module) -> bool:
@@ -170,23 +179,23 @@ def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-class _Shapes:
-    """Numbers structures: equal facts about all attributes of all submodules, equal number."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-        self.numbers: dict[Any, int] = {}
-
-    def classify(self, siblings: Sequence[str]) -> list[Unit]:
-        described = [describe(_part(self.model, path)) for path in siblings]
-        positions = _positions(described, _places(siblings)) if len(siblings) > 1 else set[tuple[str, str]]()
-        units = []
-        for path, facts in zip(siblings, described, strict=True):
-            placed = tuple(sorted(positions & facts.keys()))
-            for name in placed:
-                del facts[name]
-            units.append(Unit(path, self.numbers.setdefault(tuple(facts.items()), len(self.numbers)), placed))
-        return units
+def _classified(model: nn.Module, groups: Iterable[Sequence[str]]) -> dict[str, Unit]:
+    """The units of groups of siblings, by path: equal facts about all attributes of all submodules are one number, but for those
+    that say where among its siblings a unit is."""
+    described, places = dict[str, dict[tuple[str, str], Any]](), dict[str, set[tuple[str, str]]]()
+    for group in groups:
+        described |= {path: describe(_part(model, path)) for path in group if path not in described}
+        if len(group) > 1:
+            found = _positions([described[path] for path in group], _places(group))
+            for path in group:
+                places[path] = places.get(path, set()) | found
+    numbers, units = dict[Any, int](), dict[str, Unit]()
+    for path, own in described.items():
+        positions = tuple(sorted(places.get(path, set()) & own.keys()))
+        for name in positions:
+            del own[name]
+        units[path] = Unit(path, numbers.setdefault(tuple(own.items()), len(numbers)), positions)
+    return units
 
 
 def _places(siblings: Sequence[str]) -> Sequence[int]:

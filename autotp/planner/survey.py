@@ -34,6 +34,7 @@ from ..errors import TraceError
 from .alike import described
 from .apart import strangers
 from .choose import UnitProblem
+from .traces import Traces
 
 Example: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -121,10 +122,11 @@ class _Surveyor:
     ) -> None:
         self.model, self.examples, self.units = model, examples, units
         self.like = earlier.recordings_as(units) if earlier is not None else {}
+        self.traces: Traces = earlier.traces if earlier is not None else Traces()
         self.recordings: list[Recording] = []
         self.result = Survey(units, objective=objective)
         self.broken: Set[int] = frozenset()
-        self.solved: dict[Hashable, UnitProblem] = {}
+        self.solved: dict[Hashable, UnitProblem] = earlier.solved if earlier is not None else {}
         self.operator_rules, self.chain_rules = operator_rules(rules), chain_rules(rules)
         self.rules, self.functions = rules, function_rules(rules)
         self.settled = ExitStack()  # what is put back at the end
@@ -213,7 +215,9 @@ class _Surveyor:
             for site in sites:
                 varying.observe(site)
             unread = recordings[0].unread.get(unit.shape, frozenset())  # none is known of a call that ended in an error
-            traced = self._settled(lambda: trace(module, unit, sites[0], varying, unread, rules=self.rules))
+            found = self.traces.find(module, unit, sites[0], varying, unread)
+            traced = found or self._settled(lambda: trace(module, unit, sites[0], varying, unread, rules=self.rules))
+            self.traces.note(unit, traced, varying)
         with self._timed("inference"):
             used_outside = recordings[0].used_outside
             kind = described(traced, unit.path, used_outside)

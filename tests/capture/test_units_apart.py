@@ -94,6 +94,34 @@ def test_what_is_computed_with_such_numbers_is_as_in_the_dense_model(kind: type[
     verify(model, tp=2, example=EXAMPLE).raise_for_failure()
 
 
+class Listed(nn.Module):
+    """It counts its calls, and has its number in the first part of its list alone."""
+
+    def __init__(self, kind: type[Part], place: int) -> None:
+        super().__init__()
+        self.parts, self.calls = nn.ModuleList([kind(place), Part(0)]), 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        for part in self.parts:
+            x = part(x)
+        return x
+
+
+@pytest.mark.parametrize("kind", [Part, Counting])
+def test_parts_in_a_list_of_each_block_may_be_numbered_as_the_blocks_are(kind: type[Part]) -> None:
+    torch.manual_seed(0)
+    model = Stack(kind).double()
+    model.blocks = nn.ModuleList(Listed(kind, i).double() for i in range(DEPTH))
+    units = find_units(model, frozenset(f"blocks.{i}" for i in range(DEPTH)))
+    assert {unit.positions for unit in units if unit.path.endswith(".0")} == {(("", "place"),)}
+    assert len({unit.shape for unit in units if unit.path.endswith(".0")}) == 1
+    plan = autotp.plan(model, tp=2, example=EXAMPLE)
+    assert sum(len(unit.instances) for unit in plan.units) == 2 * DEPTH
+    assert {p.placement for unit in plan.units for p in unit.parameters} == {"column", "row", "replicated"}
+    verify(model, tp=2, example=EXAMPLE).raise_for_failure()
+
+
 class Asking(nn.Module):
     """It cannot even run on fake tensors: it looks at a number."""
 
