@@ -15,9 +15,10 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
+from .description import describe
 from .leaves import leaves_of
 from .recorded import Recording, is_plain, modes_of, sizes_of, types_of, with_own_containers
-from .units import describe, only_holds
+from .units import only_holds
 
 
 class Parts:

@@ -31,8 +31,8 @@ class Quick:
         )
         self.states: dict[torch.device, dict[str, Any]] = {}  # attributes of a new tensor on each device
 
-    def __call__(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> FakeTensor | None:
-        """The result of an operator; None where torch has to find it."""
+    def __call__(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """The result of an operator, or its results; None where torch has to find them."""
         how = AT_ONCE.get(function)
         first = args[0] if args else None
         first = first[0] if isinstance(first, (list, tuple)) and first else first
@@ -42,6 +42,8 @@ class Quick:
             made = how(self.lengths, *args, **kwargs)
         except TypeError:  # it is given what is not foreseen here
             return None
+        if isinstance(made, tuple):
+            return tuple(self._tensor(each, first.fake_device) for each in made)
         return made if made is None or isinstance(made, FakeTensor) else self._tensor(made, first.fake_device)
 
     def _tensor(self, made: View | New, device: torch.device) -> FakeTensor:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import re
-import types
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-import torch
 from torch import nn
 
-from .contract.source import is_a
+from .description import describe
 
 _NUMBER = re.compile(r"\b\d+\b")  # in a path: which element of a list
 
@@ -49,8 +46,7 @@ def find_units(model: nn.Module, split: frozenset[str] = frozenset()) -> tuple[U
     blocks = [path for row in rows for path in row]
     others = list(_others(model, "", set(blocks), split))
     # Siblings are in one list, or in the same place of several: of those that blocks have which are taken apart, say.
-    groups = (*rows, *_alike(others), *_in_one_place([*blocks, *others]))
-    units = _classified(model, dict.fromkeys(map(tuple, groups)))
+    units = _classified(model, [*rows, *_alike(others)], _in_one_place([*blocks, *others]))
     order = {path: i for i, (path, _) in enumerate(model.named_modules())}  # a module with two names has the first
     return tuple(sorted((unit for path, unit in units.items() if path in order), key=lambda unit: order[unit.path]))
 
@@ -179,23 +175,28 @@ def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _classified(model: nn.Module, groups: Iterable[Sequence[str]]) -> dict[str, Unit]:
-    """The units of groups of siblings, by path: equal facts about all attributes of all submodules are one number, but for those
-    that say where among its siblings a unit is."""
-    described, places = dict[str, dict[tuple[str, str], Any]](), dict[str, set[tuple[str, str]]]()
-    for group in groups:
-        described |= {path: describe(_part(model, path)) for path in group if path not in described}
-        if len(group) > 1:
-            found = _positions([described[path] for path in group], _places(group))
-            for path in group:
-                places[path] = places.get(path, set()) | found
+def _classified(model: nn.Module, lists: Sequence[Sequence[str]], further: Iterable[Sequence[str]]) -> dict[str, Unit]:
+    """The units of lists of siblings, by path: equal facts about all attributes of all submodules are one number, but for those
+    that say where among its siblings a unit is. `further` siblings are so only where they differ in nothing else."""
+    described = {path: describe(_part(model, path)) for siblings in lists for path in siblings}
+    places = dict[str, set[tuple[str, str]]]()
+    for siblings in lists:
+        found = _positions([described[path] for path in siblings], _places(siblings))
+        places |= dict.fromkeys(siblings, found)
+    for siblings in [each for each in further if each not in lists]:
+        if found := _positions([described[path] for path in siblings], _places(siblings)):
+            rest = {path: _without(described[path], found | places[path]) for path in siblings}
+            like = Counter(rest.values())
+            places |= {path: places[path] | found for path in siblings if like[rest[path]] > 1}
     numbers, units = dict[Any, int](), dict[str, Unit]()
     for path, own in described.items():
-        positions = tuple(sorted(places.get(path, set()) & own.keys()))
-        for name in positions:
-            del own[name]
-        units[path] = Unit(path, numbers.setdefault(tuple(own.items()), len(numbers)), positions)
+        shape = numbers.setdefault(_without(own, places[path]), len(numbers))
+        units[path] = Unit(path, shape, tuple(sorted(places[path] & own.keys())))
     return units
+
+
+def _without(facts: Mapping[tuple[str, str], Any], names: Set[tuple[str, str]]) -> tuple[Any, ...]:
+    return tuple(fact for fact in facts.items() if fact[0] not in names) if names else tuple(facts.items())
 
 
 def _places(siblings: Sequence[str]) -> Sequence[int]:
@@ -222,78 +223,3 @@ def _are_in_step(values: Sequence[tuple[int, int]]) -> bool:
     if rest or step < 1 or (len(values) == 2 and step > 1):
         return False
     return all(value - first == step * (at - place) for at, value in values)
-
-
-def describe(module: nn.Module, by_identity: bool = False) -> dict[tuple[str, str], Any]:
-    """Hashable facts about every attribute of every submodule, by (module path, attribute).
-
-    Which of them are one object counts, which object that is does not, unless it is asked for `by_identity`: what is read from
-    objects is guarded.
-    """
-    facts: dict[tuple[str, str], Any] = {}
-    parts = dict(module.named_modules())
-    describe = _Description(parts, by_identity)
-    for path, part in parts.items():
-        own = vars(part)
-        facts[path, ""] = type(part)
-        for name in _own_names(tuple(own)):
-            value = own[name]
-            facts[path, name] = value if type(value) in _PLAIN else describe(value)
-        for held in filter(None, (part._parameters, part._buffers)):
-            for name, tensor in held.items():
-                facts[path, name] = None if tensor is None else describe.tensor(tensor)
-    return facts
-
-
-@functools.lru_cache(1 << 10)
-def _own_names(attributes: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of a module's attributes that not every module has; most modules of a class have the same."""
-    return tuple(name for name in attributes if name not in _MODULE_INTERNALS)
-
-
-_MODULE_INTERNALS = frozenset(vars(nn.Module())) - {"training"}
-
-
-_PLAIN = frozenset({type(None), bool, int, float, str})
-
-
-class _Description:
-    """Describes values; objects that it meets again are known by the number that they got first."""
-
-    def __init__(self, parts: Mapping[str, nn.Module], by_identity: bool) -> None:
-        self.numbers: dict[int, int] = {}
-        self.by_identity = by_identity
-        self.modules = parts
-
-    @functools.cached_property
-    def parts(self) -> Mapping[int, str]:
-        """The path of each module."""
-        return {id(part): path for path, part in self.modules.items()}
-
-    def __call__(self, value: Any, depth: int = 3) -> Any:
-        if type(value) in _PLAIN or is_a(value, (bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size)):
-            return value
-        if is_a(value, torch.Tensor):
-            return self.tensor(value)
-        if is_a(value, (list, tuple)) and depth:
-            return (type(value), *(self(part, depth - 1) for part in value))
-        if is_a(value, dict) and depth:
-            return ("dict", *((self(k), self(v, depth - 1)) for k, v in value.items()))
-        if is_a(value, types.MethodType):
-            return ("method", self(value.__func__), self(value.__self__))
-        if id(value) in self.parts:
-            return ("module", self.parts[id(value)])
-        if is_a(value, types.FunctionType):
-            return ("function", id(value.__code__))
-        if is_a(value, functools.partial) and depth:
-            return ("partial", *(self(part, depth - 1) for part in (value.func, value.args, value.keywords)))
-        if is_a(value, (type, types.BuiltinFunctionType)):
-            return id(value)
-        return type(value), id(value) if self.by_identity else self._number(value)
-
-    def tensor(self, value: torch.Tensor) -> tuple[Any, ...]:
-        """What a tensor is like, and which one it is."""
-        return "tensor", value.shape, value.dtype, self._number(value)
-
-    def _number(self, value: Any) -> int:
-        return self.numbers.setdefault(id(value), len(self.numbers))

@@ -45,8 +45,11 @@ def comparing(
             added = [guard.expr for guard in env.guards[guards:]]
             if added and conditions and str(function) not in NEEDLESS:
                 wrong.append(f"{function} has no guards {added}")
-            found, true = look(made, args[0], conditions), look(wanted, args[0], conditions)
-            if found != true:
+            found, true = (
+                [look(each, args[0], conditions) for each in (given if isinstance(given, tuple) else [given])]
+                for given in (made, wanted)
+            )
+            if found != true or type(made) is not type(wanted):
                 wrong.append(f"{function} gives {found}, and not {true}")
             seen[str(function)] = seen.get(str(function), 0) + 1
         return made

@@ -98,6 +98,14 @@ CASES: dict[str, Case] = {
         x[:, :, None].neg()[..., :4] * w[0, :4],
         x[:, None].transpose(0, 1)[..., :4] * x[:, None].transpose(0, 1)[..., 4:],
     ),
+    "batch norm": lambda x, w: (
+        functional.batch_norm(x.view(-1, 8), w[0], w[1], w[2], w[3]),
+        functional.batch_norm(x.view(x.shape[0], 8, -1), w[0], w[1]),
+        functional.batch_norm(x.view(x.shape[0], 8, -1, 1), w[0], w[1], w[2], w[3]),
+        functional.batch_norm(x.transpose(1, 2), w[0], w[1], w[2], w[3]),
+        functional.batch_norm(x.view(-1, 8).bfloat16(), w[0], w[1], w[2], w[3]),
+        functional.hardswish(x.view(-1, 8)),
+    ),
     "joined": lambda x, w: (torch.cat((-x[..., 4:], x[..., :4]), -1), torch.cat((x, x)), torch.cat((x[..., :1], x), -1)),
 }  # fmt: skip
 

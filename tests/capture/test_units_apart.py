@@ -122,6 +122,39 @@ def test_parts_in_a_list_of_each_block_may_be_numbered_as_the_blocks_are(kind: t
     verify(model, tp=2, example=EXAMPLE).raise_for_failure()
 
 
+class Numbered(nn.Linear):
+    def __init__(self, place: int) -> None:
+        super().__init__(WIDTH, WIDTH)
+        self.place = place
+
+
+def test_so_may_layers_of_one_matrix_be() -> None:
+    model = Stack(Part)
+    model.blocks = nn.ModuleList(
+        nn.Sequential(nn.Sequential(nn.ReLU(), Numbered(i)), nn.Sequential(nn.ReLU(), Numbered(0)))
+        for i in range(DEPTH)
+    )
+    split = frozenset(f"blocks.{i}{inner}" for i in range(DEPTH) for inner in ("", ".0", ".1"))
+    units = find_units(model, split)
+    assert [unit.path for unit in units] == [f"blocks.{i}.{j}.1" for i in range(DEPTH) for j in range(2)]
+    assert len({unit.shape for unit in units if unit.path.endswith(".0.1")}) == 1
+
+
+class Wide(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width, self.up, self.down = width, nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+
+def test_widths_that_grow_from_stage_to_stage_are_no_places() -> None:
+    model = nn.Module()
+    model.stages = nn.ModuleList(nn.Sequential(*map(Wide, each)) for each in ([8, 8, 16], [16, 16], [24, 24]))
+    units = {unit.path: unit for unit in find_units(model, frozenset(f"stages.{i}" for i in range(3)))}
+    assert {unit.positions for unit in units.values()} == {()}
+    assert units["stages.0.2"].shape == units["stages.1.0"].shape == units["stages.1.1"].shape
+    assert len({unit.shape for unit in units.values()}) == 3
+
+
 class Asking(nn.Module):
     """It cannot even run on fake tensors: it looks at a number."""
 

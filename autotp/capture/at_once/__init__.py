@@ -15,7 +15,7 @@ from .made import Made
 
 aten = torch.ops.aten
 
-_ALONE = "neg abs exp log sqrt rsqrt reciprocal sin cos tanh sigmoid silu gelu relu softplus clamp".split()
+_ALONE = "neg abs exp log sqrt rsqrt reciprocal sin cos tanh sigmoid silu gelu relu softplus hardswish clamp".split()
 _COMPARED = "eq ne lt le gt ge".split()
 AT_ONCE: Mapping[Any, Callable[..., Made]] = {
     **dict.fromkeys((aten.view.default, aten._unsafe_view.default), views.viewed),
@@ -41,6 +41,8 @@ AT_ONCE: Mapping[Any, Callable[..., Made]] = {
     aten.embedding.default: tensors.looked_up,
     aten.index.Tensor: tensors.indexed,
     aten._softmax.default: tensors.softmax,
+    aten.native_batch_norm.default: tensors.batch_norm,
+    aten._native_batch_norm_legit_no_training.default: tensors.batch_norm_by_running,
     aten.cat.default: tensors.joined,
     aten.stack.default: tensors.stacked,
 }

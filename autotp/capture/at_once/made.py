@@ -31,8 +31,8 @@ class New:
     order: Sequence[int] | None = None
 
 
-# A tensor that is given back is what the operator was given.
-Made: TypeAlias = View | New | FakeTensor | None
+# A tensor that is given back is what the operator was given; some operators make several.
+Made: TypeAlias = View | New | FakeTensor | tuple[New, ...] | None
 
 
 def are_alike(x: FakeTensor, *others: Any) -> bool:

@@ -89,3 +89,24 @@ def product(lengths: Lengths, x: FakeTensor, y: Any) -> Made:
         return None
     sizes = [*x.shape[:-1], y.shape[-1]]
     return New(sizes, x.dtype) if lengths.are_known(sizes) else None
+
+
+def batch_norm(
+    lengths: Lengths, x: FakeTensor, weight: Any, bias: Any, mean: Any, variance: Any, training: bool, *numbers: float
+) -> Made:
+    """Where statistics are computed, torch writes into the running ones."""
+    return None if training else batch_norm_by_running(lengths, x, weight, bias, mean, variance, *numbers)
+
+
+def batch_norm_by_running(
+    lengths: Lengths, x: FakeTensor, weight: Any, bias: Any, mean: Any, variance: Any, momentum: float, eps: float
+) -> Made:
+    """With running statistics. On a CPU it hands on none of them."""
+    given = [each for each in (weight, bias) if each is not None]
+    if not is_real(x) or x.dim() < 2 or x.fake_device.type != "cpu" or any(same(size, 1) for size in x.shape):
+        return None
+    if not all(type(each) is FakeTensor and each.dim() == 1 for each in (mean, variance, *given)):
+        return None
+    if not (lengths.is_dense(x) and all(same(each.shape[0], x.shape[1]) for each in (mean, variance, *given))):
+        return None
+    return New(x.shape, x.dtype), New([0], x.dtype), New([0], x.dtype)
