@@ -17,9 +17,9 @@ WIDTH, DEPTH = 8, 6
 
 
 class Part(nn.Module):
-    def __init__(self, place: int) -> None:
+    def __init__(self, place: int, width: int = WIDTH) -> None:
         super().__init__()
-        self.place, self.up, self.down = place, nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.place, self.up, self.down = place, nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + self.down(torch.relu(self.up(x)))
@@ -140,18 +140,9 @@ def test_so_may_layers_of_one_matrix_be() -> None:
     assert len({unit.shape for unit in units if unit.path.endswith(".0.1")}) == 1
 
 
-class Wide(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.width, self.up, self.down = width, nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.down(torch.relu(self.up(x)))
-
-
 def test_widths_that_grow_from_stage_to_stage_are_no_places() -> None:
     model = nn.Module()
-    model.stages = nn.ModuleList(nn.Sequential(*map(Wide, each)) for each in ([8, 8, 16], [16, 16], [24, 24]))
+    model.stages = nn.ModuleList(nn.Sequential(*map(Part, each, each)) for each in ([8, 8, 16], [16, 16], [24, 24]))
     units = {unit.path: unit for unit in find_units(model, frozenset(f"stages.{i}" for i in range(3)))}
     assert {unit.positions for unit in units.values()} == {()}
     assert units["stages.0.2"].shape == units["stages.1.0"].shape == units["stages.1.1"].shape
