@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
@@ -22,7 +24,7 @@ def check_suitable(model: nn.Module) -> None:
         for own in module._modules:
             if "." in own:
                 raise UsageError(MSG_DOT.format(name=path or type(module).__name__, own=own))
-        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+        for name, tensor in chain(module._parameters.items(), module._buffers.items()):
             if type(tensor) is nn.Parameter and tensor.layout is torch.strided:  # as most are
                 continue
             if is_lazy(tensor):

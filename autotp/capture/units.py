@@ -190,13 +190,15 @@ def _classified(model: nn.Module, lists: Sequence[Sequence[str]], further: Itera
             places |= {path: places[path] | found for path in siblings if like[rest[path]] > 1}
     numbers, units = dict[Any, int](), dict[str, Unit]()
     for path, own in described.items():
-        shape = numbers.setdefault(_without(own, places[path]), len(numbers))
-        units[path] = Unit(path, shape, tuple(sorted(places[path] & own.keys())))
+        positions = tuple(sorted(places[path] & own.keys()))
+        for name in positions:
+            del own[name]
+        units[path] = Unit(path, numbers.setdefault(tuple(own.items()), len(numbers)), positions)
     return units
 
 
 def _without(facts: Mapping[tuple[str, str], Any], names: Set[tuple[str, str]]) -> tuple[Any, ...]:
-    return tuple(fact for fact in facts.items() if fact[0] not in names) if names else tuple(facts.items())
+    return tuple(fact for fact in facts.items() if fact[0] not in names)
 
 
 def _places(siblings: Sequence[str]) -> Sequence[int]:
