@@ -71,7 +71,7 @@ class Recorder:
         guess: bool | None = None,
         every: bool = False,
     ) -> None:
-        self.every, self.about = every, frozenset(about)  # `every` unit computes its own results
+        self.every, self.about = every, frozenset(about)  # with `every` all units compute
         self.functions, self.given, self.taken, self.until = functions, given, taken, frozenset(until)
         # What was guessed, or is of values, is found anew.
         self.like = like if like is not None and like.on_fakes and not (every or real) else None

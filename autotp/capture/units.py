@@ -183,7 +183,8 @@ def _classified(model: nn.Module, lists: Sequence[Sequence[str]], further: Itera
     for siblings in lists:
         found = _positions([described[path] for path in siblings], _places(siblings))
         places |= dict.fromkeys(siblings, found)
-    for siblings in [each for each in further if each not in lists]:
+    looked_at = set(map(tuple, lists))
+    for siblings in [each for each in further if tuple(each) not in looked_at]:
         if found := _positions([described[path] for path in siblings], _places(siblings)):
             rest = {path: _without(described[path], found | places[path]) for path in siblings}
             like = Counter(rest.values())
