@@ -32,10 +32,9 @@ def needless_conversions() -> Iterator[None]:
 
 def _are_same(one: FakeTensor, other: FakeTensor) -> bool:
     with torch._C.DisableTorchFunction():
-        storages = [tensor.untyped_storage()._cdata for tensor in (one, other)]
-        looks = [
-            (tensor.dtype, tensor.fake_device, tensor.requires_grad, tensor.layout, tensor.storage_offset())
-            for tensor in (one, other)
-        ]
-        places = [(tuple(tensor.shape), tuple(tensor.stride())) for tensor in (one, other)]
-        return storages[0] == storages[1] and looks[0] == looks[1] and places[0] == places[1]
+        return _looks(one) == _looks(other)
+
+
+def _looks(tensor: FakeTensor) -> tuple[Any, ...]:
+    memory = tensor.untyped_storage()._cdata, tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride())
+    return *memory, tensor.dtype, tensor.fake_device, tensor.layout, tensor.requires_grad
