@@ -131,3 +131,25 @@ def test_a_trace_does_not_hold_for_another_call() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         call = sized_site(part, (site.tensors[0],), {})
         assert known.find(part, unit, call, varying, frozenset()) is None
+
+
+class Branching(Part):
+    def __init__(self, place: int) -> None:
+        super().__init__()
+        self.place = place
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) if self.place > 1 else super().forward(-x)
+
+
+def test_a_trace_does_not_hold_for_another_place() -> None:
+    model = Stack(*map(Branching, range(3))).double()
+    unit = find_units(model)[0]
+    part, varying, known = model.blocks[0], VaryingDims(), Traces()
+    site = sized_site(part, *EXAMPLE)
+    varying.observe(site)
+    known.note(unit, trace(part, unit, site, varying), varying)
+    assert unit.positions == (("", "place"),)
+    assert known.find(part, unit, site, varying, frozenset()) is not None
+    part.place = 2
+    assert known.find(part, unit, site, varying, frozenset()) is None
