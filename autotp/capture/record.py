@@ -16,7 +16,7 @@ from torch import nn
 from ..errors import TraceError
 from .capturing import capturing
 from .functions import FunctionRules
-from .recorded import Recording, first_line
+from .recorded import Recording, Way, first_line
 from .recorder import Given, Recorder, Taken
 from .units import Unit
 
@@ -39,31 +39,49 @@ def record(
     shapes. `given` may put something else in place of a unit's result, `taken` in place of its arguments. The run ends when
     units of all shapes in `until` have been called, if there are any. What another recording is `like` need not run again: units
     that are called with the same sizes give what they gave there, unless they may have left something in an object that they are
-    given. Where a run is `about` what is done with the results of units of some shapes, what all others leave does not matter,
-    and modules of the model's that have none of those in them are known as a whole.
+    given; and ways in which that could not run are not tried. Where a run is `about` what is done with the results of units of
+    some shapes, what all others leave does not matter, and modules of the model's that have none of those in them are known as a
+    whole.
 
     Raises TraceError if it fails in both ways.
     """
-    functions = functions or {}
+    tries: list[Recorder] = []
 
     def run(**how: bool) -> Recording:
-        recorder = Recorder(model, units, functions, given, taken, until, like, about, **how)
-        return recorder.run(args, kwargs)
+        tries.append(Recorder(model, units, functions or {}, given, taken, until, like, about, **how))
+        return tries[-1].run(args, kwargs)
 
+    if like is not None and like.ways:
+        with suppress(Exception):  # then all are tried
+            return _known(like, [run(**way) for way in like.ways])
     try:
         return run()
     except Exception as error:
+        reason = f"the model cannot run on fake tensors: {first_line(error)}"
+        if isinstance(error, TraceError):  # it does what nobody can follow, whatever the values are
+            raise TraceError(reason) from error
         with suppress(Exception):  # what a unit leaves in an object, another one's result does not bring there
             return run(every=True)
-        reason = f"the model cannot run on fake tensors: {first_line(error)}"
         real = not any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
+        way: Way = {"real": True} if real else {"guess": True}
         try:
-            if real:
-                return run(real=True)
-            found = run(guess=True)
+            found = run(**way)
         except Exception as second:
             raise TraceError(f"{reason}, nor on real ones: {first_line(second)}" if real else reason) from error
-        with suppress(Exception):  # most conditions can only be one of both: what is asserted is true
-            found.add(run(guess=False))
-        found.guessed = f"without weights it is not known what data say: {first_line(error)}"
+        found.ways = (way,)
+        if not real:
+            with suppress(Exception):  # most conditions can only be one of both: what is asserted is true
+                found.add(run(guess=False))
+                found.ways += ({"guess": False},)
+            found.guessed = f"without weights it is not known what data say: {first_line(error)}"
+        found.is_sure = not any(each.recording.failed for each in tries)
         return found
+
+
+def _known(like: Recording, runs: Sequence[Recording]) -> Recording:
+    """Runs in the ways of another recording, as one like that."""
+    found = runs[0]
+    for other in runs[1:]:
+        found.add(other)
+    found.ways, found.guessed, found.is_sure = like.ways, like.guessed, like.is_sure
+    return found

@@ -25,6 +25,8 @@ _SIZED = (torch.Size, *CONSTANTS)
 Sizes: TypeAlias = tuple[str, ...]
 # The unit's shape, the sizes and modes, and whether gradients are on.
 Call: TypeAlias = tuple[int, tuple[object, ...], bool]
+# How a run is made that cannot be on fakes: as arguments of a recorder.
+Way: TypeAlias = Mapping[str, bool]
 # The positional and the named ones.
 Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -33,8 +35,10 @@ Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 class Recording:
     """The first call of every unit shape, and of units (by path) that are called with other sizes than the first of their shape;
     parameters that the outer Python uses by itself, and which tensors of a unit's result (by their number) nobody reads; why a
-    unit shape could not run; whether it all ran on fakes, and why conditions were guessed; what their calls gave, and the
-    model; the first calls of units that are told which one of their siblings they are. A shape that was renamed has an origin."""
+    unit shape could not run; in which ways it ran, if not on fakes, and why conditions were guessed; what calls of units gave,
+    and the model; the first calls of units that are told which one of their siblings they are. A shape that was renamed has an
+    origin. It `is_sure` that other ways fail for the Python around units, and not for what was given in the place of results of
+    units that could not run."""
 
     calls: dict[int, Arguments] = field(default_factory=dict)
     resized: dict[str, Arguments] = field(default_factory=dict)
@@ -43,13 +47,19 @@ class Recording:
     used_outside: dict[str, str] = field(default_factory=dict)
     unread: dict[int, frozenset[int]] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
-    on_fakes: bool = True
     guessed: str = ""
+    ways: tuple[Way, ...] = ()
+    is_sure: bool = True
     told: dict[str, Arguments] = field(default_factory=dict)
     results: dict[Call, Any] = field(default_factory=dict)
     types: dict[Call, list[Any]] = field(default_factory=dict)  # of the tensors of such a call
     parts: dict[Hashable, Recording] = field(default_factory=dict)  # what modules in units gave, by what they are
     result: Any = None
+
+    @property
+    def on_fakes(self) -> bool:
+        """Returns if it all ran on fakes, and nothing was guessed."""
+        return not self.ways
 
     def result_of(self, call: Call, leaves: Sequence[Any], *, leaving: bool = False) -> Any:
         """What a unit gave in such a call, as new fake tensors, if all sizes are numbers and, unless `leaving`, it was given
@@ -69,7 +79,10 @@ class Recording:
         return pytree.tree_map_only(torch.Tensor, another, known)
 
     def as_units(self, shapes: Mapping[int, int]) -> Recording:
-        """What units gave, where the shape of each has another number: in `shapes`, by this one's."""
+        """What is known for a run with some units taken apart: what the others gave, where the shape of each has another number
+        (in `shapes`, by this one's), and how it has to run."""
+        if self.ways:  # results of values are found anew
+            return Recording(ways=self.ways if self.is_sure else (), guessed=self.guessed)
         calls = {(shapes[shape], sizes, on): (shape, sizes, on) for shape, sizes, on in self.results if shape in shapes}
         failed = {shapes[shape]: reason for shape, reason in self.failed.items() if shape in shapes}
         results, types = ({new: each[old] for new, old in calls.items()} for each in (self.results, self.types))

@@ -75,7 +75,7 @@ class Recorder:
         self.functions, self.given, self.taken, self.until = functions, given, taken, frozenset(until)
         # What was guessed, or is of values, is found anew.
         self.like = like if like is not None and like.on_fakes and not (every or real) else None
-        self.recording, self.real, self.depth = Recording(on_fakes=not real and guess is None), real, 0
+        self.recording, self.real, self.depth = Recording(), real, 0
         self.symbols = Symbols(device_of(model), called=True, guess=guess)  # inputs are where the weights are
         self.results: dict[Call, Any] = self.recording.results
         # By the unit's shape, of its first call: the unit's path, the sizes, and these without places.

@@ -3,37 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import torch
 from torch import nn
 from torch.fx.experimental.symbolic_shapes import is_concrete_int
 
-from ..axes.annotation import copied
-from ..axes.facts import Typing
-from ..axes.infer import infer
-from ..axes.rules import function_rules, operator_rules
-from ..axes.term import Pin, pin
+from ..axes.rules import function_rules
 from ..capture.capturing import capturing
 from ..capture.contract.memo import left_alone
 from ..capture.record import record
-from ..capture.recorded import Recording
+from ..capture.recorded import Arguments, Recording
 from ..capture.trace import trace
 from ..capture.traced import CaptureError, Traced
 from ..capture.units import Unit, find_units
 from ..capture.varying import VaryingDims, sized_site
-from ..chains.collect import alone, mark_collected, marked_proposals, through
-from ..chains.match import NearMiss, Proposal, match_chains, open_misses
-from ..chains.rules import chain_rules
-from ..chains.single import single_axes
 from ..errors import TraceError
-from .alike import described
 from .apart import strangers
 from .choose import UnitProblem
+from .problems import Problems
+from .taking_apart import Alone, apart, take_apart
 from .traces import Traces
 
 Example: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
@@ -76,38 +68,13 @@ def survey(
     A unit that cannot be traced is tried by its children, unless the Python around those cannot run without it; what cannot
     be traced at all gets a reason, never an error.
     """
-    failures: dict[str, str] = {}
-    split: frozenset[str] = frozenset()
-    last: frozenset[str] = frozenset()
-    closed: frozenset[str] = frozenset()
-    found: _Surveyor | None = None
-    while True:
-        found = _Surveyor(model, find_units(model, split), examples, rules, objective, found)
-        try:
-            failed = found.run(closed | split)
-        except TraceError as error:
-            if not last:
-                found.result.failures |= {unit.path: str(error) for unit in found.result.units}
-                return found.result
-            split, last, closed = split - last, frozenset(), closed | last
-            continue
-        failures |= failed
-        ran, last = _apart(model, found, failed.keys() - split - closed)
-        if not ran | last:
-            found.result.failures |= failures
-            return found.result
-        split |= ran | last
 
+    def survey_of(split: frozenset[str], earlier: _Surveyor | None) -> _Surveyor:
+        return _Surveyor(model, find_units(model, split), examples, rules, objective, earlier)
 
-def _apart(model: nn.Module, found: _Surveyor, failed: Set[str]) -> tuple[frozenset[str], frozenset[str]]:
-    """The failed units to take apart: all that ran but could not be traced, and one structure of those that did not run.
-
-    What is around the parts of the latter becomes Python outside of units, which may be just what cannot run.
-    """
-    units = [unit for unit in found.result.units if unit.path in failed and list(unit.module(model).children())]
-    ran = frozenset(unit.path for unit in units if unit.shape not in found.broken)
-    rest = [unit for unit in units if unit.shape in found.broken]
-    return ran, frozenset(unit.path for unit in rest if unit.shape == rest[0].shape)
+    found, _, failures = take_apart(survey_of, foreseeing=True)
+    found.result.failures |= failures
+    return found.result
 
 
 class _Surveyor:
@@ -119,17 +86,50 @@ class _Surveyor:
         rules: tuple[Path, ...],
         objective: str,
         earlier: _Surveyor | None,
+        runs_only: bool = False,
     ) -> None:
-        self.model, self.examples, self.units = model, examples, units
-        self.like = earlier.recordings_as(units) if earlier is not None else {}
+        self.model, self.examples, self.objective = model, examples, objective
+        self.like = earlier.recordings_as(units) if earlier is not None and earlier.model is model else {}
         self.traces: Traces = earlier.traces if earlier is not None else Traces()
         self.recordings: list[Recording] = []
+        self.within: Recording | None = None  # of what is in a unit that is taken apart, if it cannot run on fakes
         self.result = Survey(units, objective=objective)
         self.broken: Set[int] = frozenset()
-        self.solved: dict[Hashable, UnitProblem] = earlier.solved if earlier is not None else {}
-        self.operator_rules, self.chain_rules = operator_rules(rules), chain_rules(rules)
+        self.problems: Problems = earlier.problems if earlier is not None else Problems(rules, objective)
         self.rules, self.functions = rules, function_rules(rules)
+        self.runs_only = runs_only  # nothing is traced
         self.settled = ExitStack()  # what is put back at the end
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        return self.result.units
+
+    def foreseen(self, taken: Set[str], split: frozenset[str]) -> dict[str, str]:
+        """The paths, with reasons, of what will have to be taken apart in the units that are `taken` so: the first one of each
+        structure is surveyed alone, as it was called, with those units in it that there are where `split` is taken apart."""
+        siblings = dict[int, list[str]]()
+        for unit in self.units:
+            if unit.path in taken and unit.path:
+                siblings.setdefault(unit.shape, []).append(unit.path)
+        return {path: why for paths in siblings.values() for path, why in self._foreseen(paths, split)}
+
+    def _foreseen(self, siblings: Sequence[str], split: frozenset[str]) -> Iterator[tuple[str, str]]:
+        unit = next(each for each in self.units if each.path == siblings[0])
+        alone, calls, prefix = Alone(self.model, unit), self._calls_of(unit), f"{unit.path}."
+
+        def everywhere(paths: Set[str]) -> Iterator[str]:
+            return (other + path.removeprefix(unit.path) for path in paths for other in siblings)
+
+        def survey_of(apart: frozenset[str], earlier: _Surveyor | None) -> _Surveyor:
+            units = find_units(self.model, split.union(everywhere(apart)))
+            inside = tuple(each for each in units if each.path.startswith(prefix))
+            runs_only = unit.shape in self.broken  # and only one call is known
+            return _Surveyor(alone, inside, calls, self.rules, self.objective, earlier, runs_only)
+
+        found, apart, failures = take_apart(survey_of, self, frozenset([unit.path]), foreseeing=False)
+        self.within = next((each for each in found.recordings if each.ways and each.is_sure), self.within)
+        for path in apart - {unit.path}:
+            yield from ((each, failures[path]) for each in everywhere({path}))
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
@@ -147,8 +147,8 @@ class _Surveyor:
         """What units gave in each of the calls, for another choice of units."""
         shapes, known = {unit.path: unit.shape for unit in units}, {unit.path: unit.shape for unit in self.units}
         both = {known[path]: shapes[path] for path in shapes.keys() & known.keys()}
-        made = enumerate(self.recordings)  # what is guessed, or of values, is found anew
-        return {number: recording.as_units(both) for number, recording in made if recording.on_fakes}
+        made = [self.within or recording for recording in self.recordings]
+        return {number: recording.as_units(both) for number, recording in enumerate(made)}
 
     def _run(self, known: Set[str]) -> dict[str, str]:
         units, (example, *others) = self.result.units, self.examples
@@ -157,7 +157,7 @@ class _Surveyor:
         self.recordings, self.result.recorded = [first], first
         self.broken = first.failed.keys()
         failed = {unit.path: first.failed[unit.shape] for unit in units if unit.shape in first.failed}
-        if any(_apart(self.model, self, failed.keys() - known)):
+        if self.runs_only or any(apart(self, failed.keys() - known)):
             return failed
         with self._timed("capture"):
             self._record_others(others)
@@ -187,9 +187,10 @@ class _Surveyor:
         differ = first.resized or first.told
         until = first.calls.keys() if first.on_fakes and not differ else ()
         for number, example in enumerate(examples, start=1):
+            like = self.like.get(number) if first.on_fakes else first
             try:
                 given = self.result.units, *example, self.functions
-                self.recordings.append(record(self.model, *given, until=until, like=self.like.get(number)))
+                self.recordings.append(record(self.model, *given, until=until, like=like))
             except TraceError as error:
                 self.result.sizes = ONE_CALL.format(reason=error)
 
@@ -210,8 +211,7 @@ class _Surveyor:
     def _trace(self, unit: Unit, recordings: Sequence[Recording]) -> None:
         module, varying = unit.module(self.model), VaryingDims()
         with self._timed("capture"):
-            calls = [r.told.get(unit.path) or r.calls[unit.shape] for r in recordings if unit.shape in r.calls]
-            sites = [sized_site(module, *call) for call in calls]
+            sites = [sized_site(module, *call) for call in self._calls_of(unit)]
             for site in sites:
                 varying.observe(site)
             unread = recordings[0].unread.get(unit.shape, frozenset())  # none is known of a call that ended in an error
@@ -219,15 +219,17 @@ class _Surveyor:
             traced = found or self._settled(lambda: trace(module, unit, sites[0], varying, unread, rules=self.rules))
             self.traces.note(unit, traced, varying)
         with self._timed("inference"):
-            used_outside = recordings[0].used_outside
-            kind = described(traced, unit.path, used_outside)
-            if kind not in self.solved:
-                self.solved[kind] = self._problem(unit, traced, used_outside)
+            problem = self.problems.of(unit, traced, recordings[0].used_outside)
         if _is_of_one_size(traced, varying):
             self.result.sizes = self.result.sizes or ONE_SIZE.format(path=unit.path or "the model")
         self.result.traced[unit.shape] = traced
-        self.result.problems[unit.shape] = self.solved[kind]
+        self.result.problems[unit.shape] = problem
         self.result.varying[unit.shape] = varying
+
+    def _calls_of(self, unit: Unit) -> list[Arguments]:
+        """How a unit is called, in each of the recordings in that it is."""
+        known = (r for r in self.recordings if unit.shape in r.calls)
+        return [r.told.get(unit.path) or r.calls[unit.shape] for r in known]
 
     def _settled(self, tracing: Callable[[], Traced]) -> Traced:
         """A trace, of a second call where the first one writes what all later ones only read, in what no unit owns: a library's
@@ -241,39 +243,6 @@ class _Surveyor:
                 change.redo()
                 self.settled.callback(change.undo)
             return tracing()
-
-    def _problem(self, unit: Unit, traced: Traced, used_outside: Mapping[str, str]) -> UnitProblem:
-        graph = traced.graph
-        typing, proposals, misses = self._match(unit, graph, used_outside)
-        proposals += alone(graph, typing, self.chain_rules, proposals, few=True)
-        if self.result.objective != "balanced":
-            proposals += alone(graph, typing, self.chain_rules, proposals, few=False)
-        collected = {name: p.rule for p in proposals if p.rule.collect for name in p.parameters}
-        whole, is_marked = graph, bool(collected)
-        while is_marked:
-            graph, _ = copied(whole)
-            mark_collected(graph, collected)
-            typing, proposals, misses = self._match(unit, graph, used_outside)
-            needless = through(graph, typing)
-            is_marked = bool(needless)
-            collected = {name: rule for name, rule in collected.items() if name not in needless}
-        if graph is not whole:
-            proposals = [p for p in proposals if not p.rule.collect] + marked_proposals(graph, typing, collected)
-            misses = open_misses(proposals, misses)
-        if self.result.objective == "time":
-            proposals += single_axes(graph, typing, proposals)
-        return UnitProblem(graph, typing, tuple(proposals), tuple(misses), traced.unread)
-
-    def _match(
-        self, unit: Unit, graph: torch.fx.Graph, used_outside: Mapping[str, str]
-    ) -> tuple[Typing, list[Proposal], list[NearMiss]]:
-        typing = infer(graph, self.operator_rules)
-        for node in graph.nodes:
-            operator = used_outside.get(f"{unit.path}.{node.target}" if unit.path else str(node.target))
-            if node.op == "get_attr" and operator is not None:
-                for term in typing.dims(node):
-                    pin(term, Pin(node.name, operator, "the model uses this parameter outside of its module"))
-        return typing, *match_chains(graph, typing, self.chain_rules)
 
 
 def _is_of_one_size(traced: Traced, varying: VaryingDims) -> bool:

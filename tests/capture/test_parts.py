@@ -107,7 +107,7 @@ def test_equal_parts_of_other_units_and_of_other_runs_are_known() -> None:
     assert [len(part.results) for part in first.parts.values()] == [1] * kinds
     assert recorded(Stack(Mlp), like=Recording(parts=first.parts)).parts is first.parts
     assert [len(part.results) for part in first.parts.values()] == [1] * kinds
-    guessed = Recording(parts=first.parts, on_fakes=False)
+    guessed = Recording(parts=first.parts, ways=({"guess": True},))
     assert recorded(Stack(Mlp), like=guessed).parts is not first.parts
 
 

@@ -41,6 +41,8 @@ AT_ONCE: Mapping[Any, Callable[..., Made]] = {
     aten.embedding.default: tensors.looked_up,
     aten.index.Tensor: tensors.indexed,
     aten._softmax.default: tensors.softmax,
+    aten.convolution.default: tensors.convolved,
+    aten.native_layer_norm.default: tensors.layer_norm,
     aten.native_batch_norm.default: tensors.batch_norm,
     aten._native_batch_norm_legit_no_training.default: tensors.batch_norm_by_running,
     aten.cat.default: tensors.joined,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from .lengths import Lengths, same
+from .lengths import Lengths, Size, same
 from .made import Made, New, are_alike, is_real
 
 
@@ -89,6 +89,56 @@ def product(lengths: Lengths, x: FakeTensor, y: Any) -> Made:
         return None
     sizes = [*x.shape[:-1], y.shape[-1]]
     return New(sizes, x.dtype) if lengths.are_known(sizes) else None
+
+
+def convolved(
+    lengths: Lengths,
+    x: FakeTensor,
+    weight: Any,
+    bias: Any,
+    steps: Sequence[Size],
+    padding: Sequence[Size],
+    spread: Sequence[Size],
+    transposed: bool,
+    further: Sequence[Size],
+    groups: Size,
+) -> Made:
+    """A convolution of what lies in order. Elsewhere than on a CPU what computes it may lay it out in another one."""
+    if transposed or not are_alike(x, weight) or x.fake_device.type != "cpu" or x.dim() != weight.dim():
+        return None
+    if not (bias is None or are_alike(x, bias)) or not (lengths.is_dense(x) and lengths.is_dense(weight)):
+        return None
+    numbers = [*x.shape[1:], *weight.shape, *steps, *padding, *spread, groups]
+    if not all(isinstance(number, int) for number in numbers) or x.shape[1] != weight.shape[1] * groups:
+        return None
+    manners = zip(
+        x.shape[2:], weight.shape[2:], _of_each(x, steps), _of_each(x, padding), _of_each(x, spread), strict=True
+    )
+    sizes = [(size + 2 * pad - far * (width - 1) - 1) // step + 1 for size, width, step, pad, far in manners]
+    return New([x.shape[0], weight.shape[0], *sizes], x.dtype) if all(size > 0 for size in sizes) else None
+
+
+def _of_each(x: FakeTensor, given: Sequence[Size]) -> Sequence[Size]:
+    """What is given for each dim of a picture, or for all at once."""
+    return list(given) * (x.dim() - 2) if len(given) == 1 else given
+
+
+def layer_norm(lengths: Lengths, x: FakeTensor, sizes: Sequence[Size], weight: Any, bias: Any, eps: float) -> Made:
+    """With the statistics, which are of the same type on a CPU."""
+    given = [each for each in (weight, bias) if each is not None]
+    of = x.shape[x.dim() - len(sizes) :]
+    if not (is_real(x) and x.fake_device.type == "cpu" and lengths.is_dense(x) and 0 < len(sizes) <= x.dim()):
+        return None
+    if not all(map(same, sizes, of)) or not all(
+        type(each) is FakeTensor
+        and each.fake_device == x.fake_device
+        and each.dim() == len(of)
+        and all(map(same, each.shape, of))
+        for each in given
+    ):
+        return None
+    statistics = New([*x.shape[: x.dim() - len(of)], *([1] * len(of))], x.dtype)
+    return New(x.shape, x.dtype), statistics, statistics
 
 
 def batch_norm(

@@ -106,7 +106,7 @@ class Notes:
         cannot be put back, so the code does not go on in any case."""
         self.problem = self.problem or reason
         if moving or not self.lenient:
-            raise TraceError(self.problem)
+            raise TraceError(reason if self.lenient else self.problem)
 
     def forbid(self, reason: str) -> None:
         """As `refuse`, where an error would come amid what Python does by itself."""
