@@ -13,6 +13,7 @@ from torch import nn
 
 from .description import describe
 
+_LISTS = (nn.ModuleList, nn.Sequential)
 _NUMBER = re.compile(r"\b\d+\b")  # in a path: which element of a list
 
 
@@ -77,7 +78,7 @@ def _blocks(module: nn.Module, path: str, split: frozenset[str]) -> Iterator[lis
     """Groups of sibling blocks: the outermost containers whose elements all have children of their own."""
     elements = list(module.children())
     container = isinstance(module, nn.ModuleList) or (isinstance(module, nn.Sequential) and len(elements) > 1)
-    rows = _rows(module) if container and path not in split else []
+    rows = _rows(module) if container and path not in split and not _are_stages(elements) else []
     if rows:
         for place in dict.fromkeys(place for row in rows for place in row):
             siblings = [_join(path, row[place]) for row in rows if place in row]
@@ -105,6 +106,16 @@ def _rows(module: nn.Module) -> list[dict[str, str]]:
                 return []
         rows.append(row)
     return rows if any(rows) and _are_apart(blocks) else []
+
+
+def _are_stages(elements: Sequence[nn.Module]) -> bool:
+    """Returns if no two modules are alike, and each has a list of blocks of its own, all of one class: these are what repeats."""
+    alike = {tuple(matrix.shape for matrix in _matrices(element)) for element in elements}
+    if len(elements) < 2 or len(alike) < len(elements):
+        return False
+    lists = [[child for child in each.children() if isinstance(child, _LISTS) and _rows(child)] for each in elements]
+    kinds = {type(block) for own in lists for child in own for block in child.children()}
+    return all(lists) and len(kinds) == 1
 
 
 def _are_apart(blocks: Sequence[nn.Module]) -> bool:
