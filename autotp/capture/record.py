@@ -7,7 +7,7 @@ run on real tensors, if the model has weights: then each unit's first call compu
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -52,8 +52,9 @@ def record(
         return tries[-1].run(args, kwargs)
 
     if like is not None and like.ways:
-        with suppress(Exception):  # then all are tried
-            return _known(like, [run(**way) for way in like.ways])
+        with suppress(Exception):
+            return _known(like, (run(**way) for way in like.ways), until)
+        until = ()  # then all are tried; a run on fakes that ends early would not tell that values are needed
     try:
         return run()
     except Exception as error:
@@ -78,10 +79,11 @@ def record(
         return found
 
 
-def _known(like: Recording, runs: Sequence[Recording]) -> Recording:
-    """Runs in the ways of another recording, as one like that."""
-    found = runs[0]
-    for other in runs[1:]:
-        found.add(other)
+def _known(like: Recording, runs: Iterator[Recording], until: Collection[int]) -> Recording:
+    """Runs in the ways of another recording, as one like that; no more of them than it takes to call what is wanted."""
+    found = next(runs)
+    if not until or found.calls.keys() < set(until):
+        for other in runs:
+            found.add(other)
     found.ways, found.guessed, found.is_sure = like.ways, like.guessed, like.is_sure
     return found

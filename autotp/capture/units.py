@@ -13,7 +13,6 @@ from torch import nn
 
 from .description import describe
 
-_LISTS = (nn.ModuleList, nn.Sequential)
 _NUMBER = re.compile(r"\b\d+\b")  # in a path: which element of a list
 
 
@@ -76,9 +75,8 @@ def has_matrix(module: nn.Module) -> bool:
 
 def _blocks(module: nn.Module, path: str, split: frozenset[str]) -> Iterator[list[str]]:
     """Groups of sibling blocks: the outermost containers whose elements all have children of their own."""
-    elements = list(module.children())
-    container = isinstance(module, nn.ModuleList) or (isinstance(module, nn.Sequential) and len(elements) > 1)
-    rows = _rows(module) if container and path not in split and not _are_stages(elements) else []
+    is_list = _is_list(module) and path not in split and not _are_stages(list(module.children()))
+    rows = _rows(module) if is_list else []
     if rows:
         for place in dict.fromkeys(place for row in rows for place in row):
             siblings = [_join(path, row[place]) for row in rows if place in row]
@@ -90,6 +88,11 @@ def _blocks(module: nn.Module, path: str, split: frozenset[str]) -> Iterator[lis
         return
     for name, child in module.named_children():
         yield from _blocks(child, _join(path, name), split)
+
+
+def _is_list(module: nn.Module) -> bool:
+    """Returns if a module may be a list of blocks."""
+    return isinstance(module, nn.ModuleList) or (isinstance(module, nn.Sequential) and len(module) > 1)
 
 
 def _rows(module: nn.Module) -> list[dict[str, str]]:
@@ -113,7 +116,7 @@ def _are_stages(elements: Sequence[nn.Module]) -> bool:
     alike = {tuple(matrix.shape for matrix in _matrices(element)) for element in elements}
     if len(elements) < 2 or len(alike) < len(elements):
         return False
-    lists = [[child for child in each.children() if isinstance(child, _LISTS) and _rows(child)] for each in elements]
+    lists = [[child for child in each.children() if _is_list(child) and _rows(child)] for each in elements]
     kinds = {type(block) for own in lists for child in own for block in child.children()}
     return all(lists) and len(kinds) == 1
 

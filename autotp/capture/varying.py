@@ -102,12 +102,29 @@ class VaryingDims:
         return tuple(self._varying_reads.values())
 
 
+class UnsizedError(TraceError):
+    """The size of every tensor in a call depends on values, and so does that of what is made of them."""
+
+    def __init__(self) -> None:
+        super().__init__(MSG_SIZED)
+
+
 def sized_site(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallSite:
-    """What a recorded call gives a unit. Raises TraceError for sizes that are known only where the model runs."""
+    """What a recorded call gives a unit. Raises TraceError for sizes that are known only where the model runs, and of this class
+    UnsizedError if there are no others."""
     try:
         site = call_site(module, args, kwargs)
-        for size in (size for tensor in site.tensors for size in tensor.shape):
-            int(size)
     except GuardOnDataDependentSymNode as error:
         raise TraceError(MSG_SIZED) from error
+    unsized = [tensor for tensor in site.tensors if not _is_sized(tensor)]
+    if unsized:
+        raise UnsizedError if len(unsized) == len(site.tensors) else TraceError(MSG_SIZED)
     return site
+
+
+def _is_sized(tensor: torch.Tensor) -> bool:
+    """Returns if no size of a tensor depends on values."""
+    try:
+        return all(int(size) >= 0 for size in tensor.shape)
+    except GuardOnDataDependentSymNode:
+        return False

@@ -20,7 +20,7 @@ from ..capture.recorded import Arguments, Recording
 from ..capture.trace import trace
 from ..capture.traced import CaptureError, Traced
 from ..capture.units import Unit, find_units
-from ..capture.varying import VaryingDims, sized_site
+from ..capture.varying import UnsizedError, VaryingDims, sized_site
 from ..errors import TraceError
 from .apart import strangers
 from .choose import UnitProblem
@@ -94,7 +94,7 @@ class _Surveyor:
         self.recordings: list[Recording] = []
         self.within: Recording | None = None  # of what is in a unit that is taken apart, if it cannot run on fakes
         self.result = Survey(units, objective=objective)
-        self.broken: Set[int] = frozenset()
+        self.broken, self.unsized = frozenset[int](), set[int]()
         self.problems: Problems = earlier.problems if earlier is not None else Problems(rules, objective)
         self.rules, self.functions = rules, function_rules(rules)
         self.runs_only = runs_only  # nothing is traced
@@ -155,7 +155,7 @@ class _Surveyor:
         with self._timed("capture"):
             first = record(self.model, units, *example, self.functions, like=self.like.get(0))
         self.recordings, self.result.recorded = [first], first
-        self.broken = first.failed.keys()
+        self.broken = frozenset(first.failed)
         failed = {unit.path: first.failed[unit.shape] for unit in units if unit.shape in first.failed}
         if self.runs_only or any(apart(self, failed.keys() - known)):
             return failed
@@ -172,6 +172,7 @@ class _Surveyor:
                 self._trace(unit, recordings)
             except TraceError as error:
                 failed |= {other.path: str(error) for other in (unit, *waiting) if other.shape == unit.shape}
+                self.unsized |= {unit.shape} if isinstance(error, UnsizedError) else set()
                 continue
             waiting = self._tell_apart(unit, waiting, recordings)
         for unit in units:
@@ -183,9 +184,8 @@ class _Surveyor:
         """What the other examples call: they are made from the first, the user's, and the model may not take them."""
         (first,) = self.recordings
         # Of the others only the first call of each shape matters, unless units of one shape are called with other sizes or
-        # numbers. A run on fakes that ends early would not tell that the outer Python needs values.
-        differ = first.resized or first.told
-        until = first.calls.keys() if first.on_fakes and not differ else ()
+        # numbers.
+        until = first.calls.keys() if not (first.resized or first.told) else ()
         for number, example in enumerate(examples, start=1):
             like = self.like.get(number) if first.on_fakes else first
             try:

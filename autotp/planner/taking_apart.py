@@ -15,7 +15,8 @@ class Round(Protocol):
     """A survey of one choice of units."""
 
     model: nn.Module
-    broken: Set[int]  # the shapes of those that did not even run
+    broken: frozenset[int]  # the shapes of those that did not even run
+    unsized: set[int]  # and of those that are given nothing of a known size, as their parts will be
 
     @property
     def units(self) -> tuple[Unit, ...]: ...
@@ -87,7 +88,8 @@ def apart(found: Round, failed: Set[str]) -> tuple[frozenset[str], frozenset[str
 
     What is around the parts of the latter becomes Python outside of units, which may be just what cannot run.
     """
-    units = [unit for unit in found.units if unit.path in failed and list(unit.module(found.model).children())]
+    units = [unit for unit in found.units if unit.path in failed and unit.shape not in found.unsized]
+    units = [unit for unit in units if list(unit.module(found.model).children())]
     ran = frozenset(unit.path for unit in units if unit.shape not in found.broken)
     rest = [unit for unit in units if unit.shape in found.broken]
     return ran, frozenset(unit.path for unit in rest if unit.shape == rest[0].shape)

@@ -161,6 +161,35 @@ def test_a_fake_tensor_is_as_torch_makes_one() -> None:
             assert (type(made), made.device, made.requires_grad) == (FakeTensor, x.device, False)
 
 
+WRONG: dict[str, Case] = {
+    "a step of none": lambda x, w: functional.conv1d(x.view(-1, 1, 8), w.view(16, 1, 4), stride=0),
+    "a step too many": lambda x, w: functional.conv1d(x.view(-1, 1, 8), w.view(16, 1, 4), stride=(1, 1)),
+    "less than no padding": lambda x, w: functional.conv1d(x.view(-1, 1, 8), w.view(16, 1, 4), padding=-1),
+    "wider than what it is for": lambda x, w: functional.conv1d(x.view(-1, 2, 4), w.view(4, 2, 8)),
+    "other channels": lambda x, w: functional.conv1d(x.view(-1, 2, 4), w.view(16, 1, 4)),
+    "groups of several sizes": lambda x, w: functional.conv1d(x.view(-1, 2, 4), w.view(-1)[:3].view(3, 1, 1), groups=2),
+    "a bias of another size": lambda x, w: functional.conv1d(x.view(-1, 1, 8), w.view(16, 1, 4), w[0]),
+    "another type": lambda x, w: functional.conv1d(x.view(-1, 1, 8), w.view(16, 1, 4), w.view(-1)[:16].double()),
+    "a norm of another size": lambda x, w: functional.layer_norm(x, (4,)),
+    "a norm whose weight has another size": lambda x, w: functional.layer_norm(x, (8,), w[0, :4]),
+    "a norm of nothing": lambda x, w: torch.native_layer_norm(x, (), None, None, 1e-5),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_torch_refuses_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def error() -> tuple[type[Exception], str]:
+        symbols = Symbols()
+        x, w = symbols.tensor(torch.empty(3, 5, 8), {0}), symbols.tensor(torch.empty(8, 8))
+        with symbols.mode, enable_python_dispatcher(), pytest.raises(Exception) as raised:  # noqa: PT011
+            WRONG[name](x, w)
+        return raised.type, str(raised.value)
+
+    own = error()
+    monkeypatch.setattr(Quick, "__call__", lambda *args: None)
+    assert own == error()
+
+
 def test_none_and_sizes_of_data_are_left_to_torch(compared: dict[str, int]) -> None:
     symbols = Symbols()
     with symbols.mode, enable_python_dispatcher():

@@ -110,6 +110,51 @@ def test_blocks_inside_of_blocks_belong_to_the_outer_ones() -> None:
     assert paths(Model(listed(Stage(), Stage()))) == ["table", "blocks.0", "blocks.1", "head"]
 
 
+class Wider(Called):
+    """One of several stages, each of which is wider than the one before it."""
+
+    def __init__(self, width: int, *blocks: nn.Module, container: Callable[..., nn.Module] = listed) -> None:
+        super().__init__()
+        self.down = nn.Linear(width // 2, width)
+        self.inner = container(*blocks)
+
+
+@pytest.mark.parametrize("container", [listed, nn.Sequential], ids=["list", "sequential"])
+def test_of_stages_that_all_differ_the_blocks_are_units(container: Callable[..., nn.Module]) -> None:
+    first, second = (
+        Wider(16, Block(0), Block(1), container=container),
+        Wider(32, Block(0, width=32), container=container),
+    )
+    model = Model(container(first, second))
+    stages = ["blocks.0.down", "blocks.0.inner.0", "blocks.0.inner.1", "blocks.1.down", "blocks.1.inner.0"]
+    if container is nn.Sequential:  # of one it is no list of blocks
+        assert paths(model) == ["table", "blocks.0", "blocks.1", "head"]
+        second.inner.append(Block(1, width=32))
+        stages.append("blocks.1.inner.1")
+    assert paths(model) == ["table", *stages, "head"]
+    own = shapes(find_units(model))
+    assert own["blocks.0.inner.0"] == own["blocks.0.inner.1"] != own["blocks.1.inner.0"]
+
+
+class Other(Block):
+    """A block of another class."""
+
+
+STAGES: dict[str, Callable[[], nn.Module]] = {
+    "two of them are alike": lambda: listed(*(Wider(width, Block(), Block()) for width in (16, 16, 32))),
+    "one of them has no blocks": lambda: listed(Wider(16, Block(), Block()), Block(), Block(width=8)),
+    "their blocks are of two classes": lambda: listed(Wider(16, Block(), Other()), Wider(32, Block(), Other())),
+    "each has blocks of its own class": lambda: listed(Wider(16, Block(), Block()), Wider(32, Other(), Other())),
+    "there is one of them": lambda: listed(Wider(16, Block(), Block())),
+}
+
+
+@pytest.mark.parametrize("stages", STAGES.values(), ids=STAGES)
+def test_other_elements_with_blocks_in_them_are_blocks(stages: Callable[[], nn.Module]) -> None:
+    blocks = stages()
+    assert paths(Model(blocks)) == ["table", *(f"blocks.{i}" for i in range(len(list(blocks.children())))), "head"]
+
+
 def test_a_list_of_layers_without_children_is_no_list_of_blocks() -> None:
     model = Called()
     model.experts = listed(nn.Linear(16, 16), nn.Linear(16, 16))

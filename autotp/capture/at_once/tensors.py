@@ -109,18 +109,19 @@ def convolved(
     if not (bias is None or are_alike(x, bias)) or not (lengths.is_dense(x) and lengths.is_dense(weight)):
         return None
     numbers = [*x.shape[1:], *weight.shape, *steps, *padding, *spread, groups]
-    if not all(isinstance(number, int) for number in numbers) or x.shape[1] != weight.shape[1] * groups:
+    if not all(isinstance(number, int) for number in numbers) or min(*steps, *spread, groups) < 1 or min(padding) < 0:
         return None
-    manners = zip(
-        x.shape[2:], weight.shape[2:], _of_each(x, steps), _of_each(x, padding), _of_each(x, spread), strict=True
-    )
+    channels, fits = weight.shape[0], x.shape[1] == weight.shape[1] * groups and not weight.shape[0] % groups
+    ways = [list(each) * (x.dim() - 2) if len(each) == 1 else list(each) for each in (steps, padding, spread)]
+    if (
+        not fits
+        or any(len(each) != x.dim() - 2 for each in ways)
+        or not (bias is None or list(bias.shape) == [channels])
+    ):
+        return None
+    manners = zip(x.shape[2:], weight.shape[2:], *ways, strict=True)
     sizes = [(size + 2 * pad - far * (width - 1) - 1) // step + 1 for size, width, step, pad, far in manners]
-    return New([x.shape[0], weight.shape[0], *sizes], x.dtype) if all(size > 0 for size in sizes) else None
-
-
-def _of_each(x: FakeTensor, given: Sequence[Size]) -> Sequence[Size]:
-    """What is given for each dim of a picture, or for all at once."""
-    return list(given) * (x.dim() - 2) if len(given) == 1 else given
+    return New([x.shape[0], channels, *sizes], x.dtype) if all(size > 0 for size in sizes) else None
 
 
 def layer_norm(lengths: Lengths, x: FakeTensor, sizes: Sequence[Size], weight: Any, bias: Any, eps: float) -> Made:
