@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +11,12 @@ import torch
 from torch import nn
 
 from ..axes.layout import Cut, Factor, Factors, Leaf
+from ..axes.term import axes_of_dims
 from ..capture.record import record
-from ..capture.recorded import Recording
+from ..capture.recorded import Recording, is_plain
+from ..chains.rules import OUTPUT
 from ..errors import TraceError
+from ..planner.choose import UnitProblem
 from ..planner.survey import Survey
 from ..runtime.groups.ranks import Ranks
 from ..runtime.results.logits import Head, cut_logits
@@ -35,11 +38,11 @@ class _Pretended(Ranks):
 
 def reading_of_logits(model: nn.Module, found: Survey) -> str:
     """A sentence on what a loss costs beside the logits; empty for a model without a head or without labels."""
-    heads = {shape for shape, problem in found.problems.items() if problem.is_head}
+    heads = {shape for shape, problem in found.problems.items() if _gives_logits(problem)}
     if not (heads and is_transformers_model(model) and "labels" in inspect.signature(model.forward).parameters):
         return ""
-    inputs = example_inputs(model, *EXAMPLE_SIZES[0])
-    labels = torch.zeros(EXAMPLE_SIZES[0], dtype=torch.long, device="meta")
+    inputs, known = example_inputs(model, *EXAMPLE_SIZES[0]), found.recorded
+    labels = torch.zeros(_labelled(known, heads), dtype=torch.long, device="meta")
     if "decoder_input_ids" in inputs:
         inputs["decoder_input_ids"] = labels  # as long as the labels are
     seen: list[Head] = []
@@ -52,7 +55,6 @@ def reading_of_logits(model: nn.Module, found: Survey) -> str:
             return cut_logits(part, seen[-1])
         return result
 
-    known = found.recorded
     origins = {new: old for new, old in known.origins.items() if not heads & {new, old}} if known is not None else {}
     # As they were when recorded.
     units = [replace(u, shape=origins[u.shape]) if u.shape in origins else u for u in found.units]
@@ -68,6 +70,20 @@ def reading_of_logits(model: nn.Module, found: Survey) -> str:
     except TraceError:
         return ""
     return _sentence(seen)
+
+
+def _gives_logits(problem: UnitProblem) -> bool:
+    """Returns if a chain may end with the last dim of what a unit gives."""
+    results = [node for node in next(reversed(problem.graph.nodes)).all_input_nodes if node in problem.typing.facts]
+    last = {axis for node in results for dims in problem.typing.facts[node].outputs for axis in axes_of_dims(dims[-1:])}
+    return any(each.rule.end == OUTPUT and not last.isdisjoint(each.axes) for each in problem.proposals)
+
+
+def _labelled(known: Recording | None, heads: Set[int]) -> Sequence[int]:
+    """The sizes of what has a label each: what the head, the last to be called, gave logits for."""
+    results = known.results.items() if known is not None else ()
+    logits = [result for (shape, *_), result in results if shape in heads and isinstance(result, torch.Tensor)]
+    return logits[-1].shape[:-1] if logits and is_plain(logits[-1]) else EXAMPLE_SIZES[0]
 
 
 def _sentence(seen: Sequence[Head]) -> str:

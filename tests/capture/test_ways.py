@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -167,4 +167,59 @@ def test_no_more_ways_are_taken_than_it_takes_to_call_what_is_wanted(ran: list[s
 def test_what_nobody_can_follow_is_tried_once_and_named(ran: list[str]) -> None:
     with pytest.raises(TraceError, match="it asks for __closure__"):
         recorded(Hidden(Block), REAL)
+    assert ran == [""]
+
+
+class Mapped:
+    """An object that sets attributes under other names, which its class knows."""
+
+    names: ClassVar = {"width": "size"}
+
+    def __init__(self) -> None:
+        self.size, self.seen = 2, [0]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(super().__getattribute__("names").get(name, name), value)
+
+
+class Counted(Mapped):
+    """One that changes what it finds so."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "width":
+            super().__getattribute__("seen").append(value)
+            super().__getattribute__("names")["seen"] = "width"
+        super().__setattr__(name, value)
+
+
+class Unnamed(Mapped):
+    """One of which nothing tells what it asks for."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+        super().__getattribute__(name)
+
+
+class Setting(Stack):
+    def __init__(self, config: Mapped) -> None:
+        super().__init__(Block)
+        self.config = config
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.config.width = 3
+        return super().forward(x) * self.config.size
+
+
+@pytest.mark.parametrize("kind", [Mapped, Counted])
+def test_what_sets_attributes_by_words_runs_and_is_put_back(kind: type[Mapped]) -> None:
+    model = Setting(kind())
+    found = recorded(model, REAL)
+    assert found.called == {"blocks.0"}
+    assert (model.config.size, model.config.seen, Mapped.names) == (2, [0], {"width": "size"})
+
+
+def test_what_asks_for_any_attribute_does_not(ran: list[str]) -> None:
+    model = Setting(Unnamed())
+    with pytest.raises(TraceError, match="it asks for __getattribute__"):
+        recorded(model, REAL)
     assert ran == [""]

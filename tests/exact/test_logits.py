@@ -12,7 +12,14 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, Shard
-from transformers import LlamaForCausalLM, RemBertConfig
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    LlamaForCausalLM,
+    RemBertConfig,
+    ViTConfig,
+    ViTForImageClassification,
+)
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 import autotp
@@ -126,6 +133,41 @@ def loss_on_ranks(name: str) -> tuple[float, ...] | str:
     return abs(float((found.loss - expected.loss).detach())), logits, gradients
 
 
+def classifiers() -> list[nn.Module]:
+    """Models of one label for a picture or a text, of so many that logits are cut."""
+    sizes = {
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
+        "num_labels": 1000,
+    }
+    pictures, texts = ViTConfig(image_size=16, patch_size=8, **sizes), BertConfig(vocab_size=99, **sizes)
+    return [ViTForImageClassification(pictures).double().eval(), BertForSequenceClassification(texts).double().eval()]
+
+
+def classes_on_ranks() -> list[tuple[float, list[Any]]]:
+    """Runs on a rank: the difference of each loss, and what it sent."""
+    found = []
+    torch.manual_seed(0)
+    for dense, given in zip(
+        classifiers(), ({"pixel_values": torch.randn(3, 3, 16, 16)}, {"input_ids": ids()}), strict=True
+    ):
+        labels = torch.tensor([3, 999, 500])[: len(next(iter(given.values())))]
+        parallel: Any = autotp.parallelize(copy.deepcopy(dense))
+        with Float64(), torch.no_grad(), state_of(parallel).ranks.logging() as log:
+            difference = float((parallel(**given, labels=labels).loss - dense(**given, labels=labels).loss).abs())
+        found.append((difference, [(call.kind, call.elements) for call in log.calls if call.phase == "loss"]))
+    return found
+
+
+@pytest.mark.sweep
+def test_a_loss_of_classes_reads_cut_logits() -> None:
+    for (of_pictures, sent), (of_texts, also_sent) in run_ranks(classes_on_ranks, 2):
+        assert max(of_pictures, of_texts) < 1e-12
+        assert (sent, also_sent) == ([("all_reduce", 3), ("all_reduce", 6)], [("all_reduce", 2), ("all_reduce", 4)])
+
+
 def losses_on_ranks() -> list[Any]:
     """Runs on a rank."""
     dense = dense_model("llama")
@@ -175,6 +217,8 @@ def test_the_plan_says_what_a_loss_reads() -> None:
     for model in models:
         assert autotp.plan(model, 2).loss.endswith("the model's own code needs them whole for log_softmax")
     assert not autotp.plan(FAMILIES["vit"].config(), 2).loss
+    for classes in classifiers():
+        assert "the loss reads the cut logits" in autotp.plan(classes, 2).loss
     assert not autotp.plan(config, 2, gather_logits=False).loss
 
 

@@ -41,8 +41,8 @@ SAMPLE = {
 }
 # `make test` has the most different ones.
 FIRST = {"big_bird", "bitnet", "gpt_oss", "minimax_m2", "mllama", "whisper", "xlm"}
-# Two towers whose results meet, and convolutions whose kernels are made from the sequence.
-BASES = {"clip": 2, "convbert": 4}
+# Two towers whose results meet, convolutions whose kernels are made from the sequence, and stages of blocks that grow wider.
+BASES = {"clip": 2, "convbert": 4, "hiera": 2}
 
 
 @pytest.mark.sample(1, sweep=2, others="long")

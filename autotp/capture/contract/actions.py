@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import functools
 import itertools
 import types
 from collections.abc import Iterator
@@ -194,3 +195,25 @@ def _only_argument(code: types.CodeType, behind: list[dis.Instruction]) -> tuple
     loads = list(itertools.takewhile(lambda each: each.opname not in ("PRECALL", "CALL"), behind))
     is_alone = all(each.opname in _CHAIN for each in loads[1:])
     return ("type",) if not loads else _place(code, loads) if is_alone else ()
+
+
+@functools.cache
+def past_access(code: types.CodeType) -> frozenset[str] | None:
+    """The attributes that a method reads off its own object past the access to attributes that its class defines, each by a word
+    (`super().__getattribute__("name")`). None if it does so in another way, of something else or not at all."""
+    instructions = [i for i in dis.get_instructions(code) if i.opname not in ("CACHE", "PUSH_NULL", "PRECALL")]
+    names = set[str]()
+    for at, instruction in enumerate(instructions):
+        if instruction.argval != "__getattribute__":
+            continue
+        of_super = "SUPER" in instruction.opname or [i.argval for i in instructions[max(at - 2, 0) : at]] == [
+            "super",
+            0,
+        ]
+        word, call = instructions[at + 1 : at + 3]
+        if not (of_super and word.opname == "LOAD_CONST" and isinstance(word.argval, str) and call.opname == "CALL"):
+            return None
+        if call.arg != 1 or word.is_jump_target:
+            return None
+        names.add(word.argval)
+    return frozenset(names) or None
