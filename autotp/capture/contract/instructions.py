@@ -110,14 +110,15 @@ class Instructions(Names):
                     self.reach(getattr(function, name), slot)
 
     def _reads_its_own(self, frame: types.FrameType, inside: Set[str]) -> bool:
-        """Returns if a method asks its own object for attributes past its class, in a run whose contract nobody uses.
-        They count as read, so that what is written is put back."""
+        """Returns if, in a run of no contract, a method asks its own object for attributes past its class. They count as read."""
         own = frame.f_locals.get(next(iter(frame.f_code.co_varnames), ""))
         names = past_access(frame.f_code) if self.lenient and inside == {"__getattribute__"} else None
         known, source = self.known.get(id(own), (None, self.root))
-        for name in names or () if known is own else ():
+        if names is None or isinstance(own, nn.Module):
+            return False
+        for name in names if known is own else ():
             self._note_attribute(own, name, source)
-        return names is not None and not isinstance(own, nn.Module)
+        return True
 
     def _meet(self, value: Any) -> None:
         """Code runs that is given an object. If nothing has read it, a library may have it and hand it on, as a logger does
