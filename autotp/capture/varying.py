@@ -12,6 +12,7 @@ from torch import nn
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from ..errors import TraceError
+from .leaves import leaves_of
 from .reads import HandleGuard, HandleRead
 from .signature import CallSite, call_site
 
@@ -114,12 +115,12 @@ def sized_site(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
     UnsizedError if there are no others."""
     try:
         site = call_site(module, args, kwargs)
-    except GuardOnDataDependentSymNode as error:
-        raise TraceError(MSG_SIZED) from error
-    unsized = [tensor for tensor in site.tensors if not _is_sized(tensor)]
-    if unsized:
-        raise UnsizedError if len(unsized) == len(site.tensors) else TraceError(MSG_SIZED)
-    return site
+        if all(map(_is_sized, site.tensors)):
+            return site
+    except GuardOnDataDependentSymNode:
+        pass
+    tensors = [leaf for leaf in leaves_of((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    raise TraceError(MSG_SIZED) if any(map(_is_sized, tensors)) else UnsizedError()
 
 
 def _is_sized(tensor: torch.Tensor) -> bool:

@@ -74,7 +74,9 @@ def reading_of_logits(model: nn.Module, found: Survey) -> str:
 
 def _gives_logits(problem: UnitProblem) -> bool:
     """Returns if a chain may end with the last dim of what a unit gives."""
-    results = [node for node in next(reversed(problem.graph.nodes)).all_input_nodes if node in problem.typing.facts]
+    results = [
+        node for node in next(iter(reversed(problem.graph.nodes))).all_input_nodes if node in problem.typing.facts
+    ]
     last = {axis for node in results for dims in problem.typing.facts[node].outputs for axis in axes_of_dims(dims[-1:])}
     return any(each.rule.end == OUTPUT and not last.isdisjoint(each.axes) for each in problem.proposals)
 

@@ -150,6 +150,39 @@ def test_one_of_each_structure_is_surveyed_alone(runs: list[str]) -> None:
     assert sum(len(unit.instances) for unit in plan.units) == 3 * 4 + 1
 
 
+class Repeated(Stack):
+    """Each row is repeated as often as values say; what follows is given that, and perhaps the rows as well."""
+
+    also = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, *blocks = self.blocks
+        rows = first(x)
+        x = rows.repeat_interleave(rows.sum((1, 2)).abs().long() + 1, 0)
+        for block in blocks:
+            x = block(x, rows) if self.also else block(x)
+        return x
+
+
+class Beside(Around):
+    """It goes through rows of both kinds."""
+
+    def forward(self, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + self.last(rows).sum()
+
+
+@pytest.mark.parametrize("also", [False, True])
+def test_what_is_given_nothing_of_a_known_size_is_not_taken_apart(runs: list[str], also: bool) -> None:
+    torch.manual_seed(0)
+    with torch.device("meta"):
+        model = Repeated(Part(), (Beside if also else Around)(Part()))
+    model.also = also
+    plan = autotp.plan(model.double(), tp=2, example=EXAMPLE)
+    assert bool(runs.count("alone")) is also
+    reasons = {left.name: left.reason for left in plan.outside}
+    assert "whose size depends on values" in reasons["blocks.1.inner.of_0.up.weight"]
+
+
 def test_what_is_in_it_says_why_by_itself() -> None:
     class Scaled(Counting):
         def __init__(self, *inner: nn.Module) -> None:
