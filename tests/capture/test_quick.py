@@ -190,6 +190,16 @@ def test_what_torch_refuses_is_refused(monkeypatch: pytest.MonkeyPatch, name: st
     assert own == error()
 
 
+def test_elsewhere_than_on_a_cpu_what_depends_on_who_computes_is_left_to_torch() -> None:
+    symbols, device, aten = Symbols(), torch.device("cuda"), torch.ops.aten
+    x, w, one = (symbols.plain(size, torch.float32, device) for size in ((3, 4, 8), (4, 4, 3), (4,)))
+    own = Quick(symbols.mode)
+    assert own(aten.mul.Tensor, (x, x), {}) is not None
+    assert own(aten.convolution.default, (x, w, None, [1], [0], [1], False, [0], 1), {}) is None
+    assert own(aten.native_layer_norm.default, (x, [8], None, None, 1e-5), {}) is None
+    assert own(aten.native_batch_norm.default, (x, one, one, one, one, False, 0.1, 1e-5), {}) is None
+
+
 def test_none_and_sizes_of_data_are_left_to_torch(compared: dict[str, int]) -> None:
     symbols = Symbols()
     with symbols.mode, enable_python_dispatcher():
@@ -203,6 +213,7 @@ OF_FEWER: dict[str, Case] = {
     "two": lambda x, w: (x * x, x + w[0], x * x[..., :1], x.mean(-1, keepdim=True) * x, x.transpose(0, 1) * w[0]),
     "views": lambda x, w: (x.view(-1), x.view(x.shape[0], x.shape[1], 4, 2), x[:, None].expand(-1, 3, -1, -1), x[:, :]),
     "products": lambda x, w: (functional.linear(x, w), x @ w.t(), x.softmax(-1), torch.stack((x, x), 1)),
+    "norms": lambda x, w: (functional.layer_norm(x, (8,), w[0], w[1]), functional.layer_norm(x.transpose(0, 1), (8,))),
     "copies": lambda x, w: (x.clone(), x[..., :4].clone(), x.neg().copy_(x), x.to(torch.bfloat16)),
 }
 

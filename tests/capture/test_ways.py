@@ -69,7 +69,7 @@ class Hidden(Stack):
     """Reads what a function keeps, which nothing tells of."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        factor = 2.0
+        factor = 0.0 if x is self.blocks else 2.0  # which is said of programs alone
         inner = lambda: factor  # noqa: E731
         return super().forward(x * inner.__closure__[0].cell_contents)  # type: ignore[index]
 
@@ -162,6 +162,23 @@ def test_no_more_ways_are_taken_than_it_takes_to_call_what_is_wanted(ran: list[s
     found = recorded(model, META, like=swapped, until=first.calls.keys())
     assert ran[4:] == GUESSES[::-1]
     assert found.calls.keys() == first.calls.keys()
+
+
+class OfFakes(Stack):
+    """It runs on fakes as far as its block."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if type(x) is torch.Tensor:
+            raise ValueError("it has values")
+        x = super().forward(x)
+        return x if x.sum() > 0 else -x
+
+
+def test_a_run_on_fakes_does_not_end_early_where_values_are_needed(ran: list[str]) -> None:
+    known = Recording(ways=({"real": True},))
+    with pytest.raises(TraceError, match="it has values"):
+        recorded(OfFakes(Block), REAL, like=known, until=[0])
+    assert ran == ["real=True", *ALL, "real=True"]
 
 
 def test_what_nobody_can_follow_is_tried_once_and_named(ran: list[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,7 +13,10 @@ import torch
 from torch import nn
 
 import autotp
+from autotp.capture import record as record_module
 from autotp.capture.record import record
+from autotp.capture.recorder import Recorder
+from autotp.capture.trace import trace
 from autotp.capture.units import Unit, find_units
 from autotp.errors import TraceError
 from autotp.planner import survey as survey_module
@@ -134,6 +138,26 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return made
 
 
+def test_what_needs_values_is_run_on_fakes_no_more_than_it_takes_to_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part that needs values is one alone, until it is Python around others: from then on no run is on fakes."""
+    ways, traced = list[tuple[bool, dict[str, bool]]](), Counter[str]()
+
+    def recorder(model: nn.Module, *given: Any, **how: bool) -> Recorder:
+        ways.append((isinstance(model, Alone), how))
+        return Recorder(model, *given, **how)
+
+    def tracing(module: nn.Module, unit: Unit, *given: Any, **options: Any) -> Any:
+        traced[unit.path] += 1
+        return trace(module, unit, *given, **options)
+
+    monkeypatch.setattr(record_module, "Recorder", recorder)
+    monkeypatch.setattr(survey_module, "trace", tracing)
+    planned("values at the lowest", "meta")
+    whole = [how for alone, how in ways if not alone]
+    assert whole == [{}, *[{"guess": True}, {"guess": False}] * 1, {"guess": True}]
+    assert max(traced.values()) == 1
+
+
 @pytest.mark.parametrize("depth", [2, 3, 5])
 def test_the_whole_model_runs_twice_for_any_number_of_levels(runs: list[str], depth: int) -> None:
     block: nn.Module = Part()
@@ -215,6 +239,7 @@ class Scripted:
     taken: frozenset[str]
     fails: Mapping[frozenset[str], Set[str]]
     foresees: Mapping[str, str] = field(default_factory=dict)
+    asked: list[Set[str]] = field(default_factory=list)
     broken: frozenset[int] = frozenset()
     unsized: set[int] = field(default_factory=set)
     model: nn.Module = field(default_factory=lambda: Stack(Around(Around(Part())), Around(Part())))
@@ -230,6 +255,7 @@ class Scripted:
         return dict.fromkeys(self.fails[self.taken], "it fails")
 
     def foreseen(self, taken: Set[str], split: frozenset[str]) -> Mapping[str, str]:
+        self.asked.append(taken)
         return self.foresees if "blocks.0" in taken else {}
 
 
@@ -242,12 +268,14 @@ FIRST, INNER = frozenset(["blocks.0"]), frozenset(["blocks.0", "blocks.0.inner.o
 
 
 def test_what_was_foreseen_and_cannot_run_is_taken_apart_level_by_level() -> None:
-    fails: dict[frozenset[str], Set[str]] = {frozenset(): FIRST, FIRST: set()}
-    made: list[frozenset[str]] = []
-    script = partial(_scripted, made, fails=fails, foresees={"blocks.0.inner.of_0": "foreseen"})
+    last = frozenset(["blocks.0", "blocks.1"])
+    fails: dict[frozenset[str], Set[str]] = {frozenset(): FIRST, FIRST: last - FIRST, last: set()}
+    made, asked = list[frozenset[str]](), list[Set[str]]()
+    script = partial(_scripted, made, fails=fails, foresees={"blocks.0.inner.of_0": "foreseen"}, asked=asked)
     found, split, failures = take_apart(script, foreseeing=True)
-    assert made == [frozenset(), INNER, FIRST]
-    assert (found.taken, split, failures) == (FIRST, FIRST, {"blocks.0": "it fails"})
+    assert made == [frozenset(), INNER, FIRST, last]
+    assert (found.taken, split, failures) == (last, last, dict.fromkeys(sorted(last), "it fails"))
+    assert asked == [FIRST]
 
 
 def test_what_cannot_run_without_its_parts_stays_together() -> None:

@@ -206,14 +206,12 @@ def past_access(code: types.CodeType) -> frozenset[str] | None:
     for at, instruction in enumerate(instructions):
         if instruction.argval != "__getattribute__":
             continue
-        of_super = "SUPER" in instruction.opname or [i.argval for i in instructions[max(at - 2, 0) : at]] == [
-            "super",
-            0,
-        ]
-        word, call = instructions[at + 1 : at + 3]
-        if not (of_super and word.opname == "LOAD_CONST" and isinstance(word.argval, str) and call.opname == "CALL"):
+        before, behind = instructions[max(at - 2, 0) : at], instructions[at + 1 : at + 3]
+        of_super = "SUPER" in instruction.opname or [each.argval for each in before] == ["super", 0]
+        if not of_super or [each.opname for each in behind] != ["LOAD_CONST", "CALL"]:
             return None
-        if call.arg != 1 or word.is_jump_target:
+        word, call = behind
+        if call.arg != 1 or word.is_jump_target or call.is_jump_target:  # one of several, as a condition says
             return None
-        names.add(word.argval)
+        names.add(str(word.argval))
     return frozenset(names) or None
