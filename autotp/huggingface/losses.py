@@ -12,6 +12,7 @@ from torch import nn
 
 from ..axes.layout import Cut, Factor, Factors, Leaf
 from ..axes.term import axes_of_dims
+from ..capture.opaque import tensors_of
 from ..capture.record import record
 from ..capture.recorded import Recording, is_plain
 from ..chains.rules import OUTPUT
@@ -41,8 +42,11 @@ def reading_of_logits(model: nn.Module, found: Survey) -> str:
     heads = {shape for shape, problem in found.problems.items() if _gives_logits(problem)}
     if not (heads and is_transformers_model(model) and "labels" in inspect.signature(model.forward).parameters):
         return ""
-    inputs, known = example_inputs(model, *EXAMPLE_SIZES[0]), found.recorded
-    labels = torch.zeros(_labelled(known, heads), dtype=torch.long, device="meta")
+    known = found.recorded
+    labelled = _labelled(known, heads)
+    if labelled is None:
+        return ""
+    inputs, labels = example_inputs(model, *EXAMPLE_SIZES[0]), torch.zeros(labelled, dtype=torch.long, device="meta")
     if "decoder_input_ids" in inputs:
         inputs["decoder_input_ids"] = labels  # as long as the labels are
     seen: list[Head] = []
@@ -81,11 +85,15 @@ def _gives_logits(problem: UnitProblem) -> bool:
     return any(each.rule.end == OUTPUT and not last.isdisjoint(each.axes) for each in problem.proposals)
 
 
-def _labelled(known: Recording | None, heads: Set[int]) -> Sequence[int]:
-    """The sizes of what has a label each: what the head, the last to be called, gave logits for."""
-    results = known.results.items() if known is not None else ()
-    logits = [result for (shape, *_), result in results if shape in heads and isinstance(result, torch.Tensor)]
-    return logits[-1].shape[:-1] if logits and is_plain(logits[-1]) else EXAMPLE_SIZES[0]
+def _labelled(known: Recording | None, heads: Set[int]) -> Sequence[int] | None:
+    """The sizes of what has a label each: what a head, the last to be called, gave the logits for that the model returns. None if
+    there is no such head."""
+    if known is None:
+        return EXAMPLE_SIZES[0]
+    returned = {tuple(tensor.shape) for tensor in tensors_of(known.result) if is_plain(tensor)}
+    given = [result for (shape, *_), result in known.results.items() if shape in heads and is_plain(result)]
+    logits = [each.shape for each in given if isinstance(each, torch.Tensor) and tuple(each.shape) in returned]
+    return logits[-1][:-1] if logits else None
 
 
 def _sentence(seen: Sequence[Head]) -> str:
