@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -42,11 +42,11 @@ def reading_of_logits(model: nn.Module, found: Survey) -> str:
     heads = {shape for shape, problem in found.problems.items() if _gives_logits(problem)}
     if not (heads and is_transformers_model(model) and "labels" in inspect.signature(model.forward).parameters):
         return ""
-    known = found.recorded
-    labelled = _labelled(known, heads)
+    inputs, known = example_inputs(model, *EXAMPLE_SIZES[0]), found.recorded
+    labelled = _labelled(known, heads, inputs)
     if labelled is None:
         return ""
-    inputs, labels = example_inputs(model, *EXAMPLE_SIZES[0]), torch.zeros(labelled, dtype=torch.long, device="meta")
+    labels = torch.zeros(labelled, dtype=torch.long, device="meta")
     if "decoder_input_ids" in inputs:
         inputs["decoder_input_ids"] = labels  # as long as the labels are
     seen: list[Head] = []
@@ -85,15 +85,17 @@ def _gives_logits(problem: UnitProblem) -> bool:
     return any(each.rule.end == OUTPUT and not last.isdisjoint(each.axes) for each in problem.proposals)
 
 
-def _labelled(known: Recording | None, heads: Set[int]) -> Sequence[int] | None:
-    """The sizes of what has a label each: what a head, the last to be called, gave the logits for that the model returns. None if
-    there is no such head."""
-    if known is None:
-        return EXAMPLE_SIZES[0]
-    returned = {tuple(tensor.shape) for tensor in tensors_of(known.result) if is_plain(tensor)}
-    given = [result for (shape, *_), result in known.results.items() if shape in heads and is_plain(result)]
-    logits = [each.shape for each in given if isinstance(each, torch.Tensor) and tuple(each.shape) in returned]
-    return logits[-1][:-1] if logits else None
+def _labelled(known: Recording | None, heads: Set[int], inputs: Mapping[str, Any]) -> Sequence[int] | None:
+    """The sizes of what has a label each: what a head, the last to be called, gave the logits for that the model returns, or else
+    tokens. None if there are neither."""
+    if known is not None:
+        returned = {tuple(tensor.shape) for tensor in tensors_of(known.result) if is_plain(tensor)}
+        given = [result for (shape, *_), result in known.results.items() if shape in heads and is_plain(result)]
+        logits = [each.shape for each in given if isinstance(each, torch.Tensor) and tuple(each.shape) in returned]
+        if logits:
+            return logits[-1][:-1]
+    tokens = (each for each in inputs.values() if isinstance(each, torch.Tensor))
+    return EXAMPLE_SIZES[0] if any(tuple(each.shape) == EXAMPLE_SIZES[0] for each in tokens) else None
 
 
 def _sentence(seen: Sequence[Head]) -> str:
