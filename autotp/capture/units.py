@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+import torch
 from torch import nn
 
 from .description import describe
@@ -113,12 +114,15 @@ def _rows(module: nn.Module) -> list[dict[str, str]]:
 
 def _are_stages(elements: Sequence[nn.Module]) -> bool:
     """Returns if no two modules are alike, and each has a list of blocks of its own, all of one class: these are what repeats."""
-    alike = {tuple(matrix.shape for matrix in _matrices(element)) for element in elements}
-    if len(elements) < 2 or len(alike) < len(elements):
-        return False
+    seen = set[tuple[torch.Size, ...]]()
+    for element in elements:
+        sizes = tuple(matrix.shape for matrix in _matrices(element))
+        if sizes in seen:
+            return False
+        seen.add(sizes)
     lists = [[child for child in each.children() if _is_list(child) and _rows(child)] for each in elements]
     kinds = {type(block) for own in lists for child in own for block in child.children()}
-    return all(lists) and len(kinds) == 1
+    return len(elements) > 1 and all(lists) and len(kinds) == 1
 
 
 def _are_apart(blocks: Sequence[nn.Module]) -> bool:

@@ -104,7 +104,7 @@ def convolved(
     groups: Size,
 ) -> Made:
     """A convolution of what lies in order. Elsewhere than on a CPU what computes it may lay it out in another one."""
-    if transposed or not are_alike(x, weight) or x.fake_device.type != "cpu" or x.dim() != weight.dim():
+    if transposed or not are_alike(x, weight) or x.fake_device.type != "cpu" or not 2 < x.dim() == weight.dim():
         return None
     if not (bias is None or are_alike(x, bias)) or not (lengths.is_dense(x) and lengths.is_dense(weight)):
         return None
