@@ -119,8 +119,16 @@ def sized_site(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
             return site
     except GuardOnDataDependentSymNode:
         pass
-    tensors = [leaf for leaf in leaves_of((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-    raise TraceError(MSG_SIZED) if any(map(_is_sized, tensors)) else UnsizedError()
+    raise TraceError(MSG_SIZED) if any(_are_sized(args, kwargs)) else UnsizedError()
+
+
+def is_sized(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Returns if no size in a recorded call depends on values."""
+    return all(_are_sized(args, kwargs))
+
+
+def _are_sized(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[bool]:
+    return [_is_sized(leaf) for leaf in leaves_of((args, kwargs)) if isinstance(leaf, torch.Tensor)]
 
 
 def _is_sized(tensor: torch.Tensor) -> bool:

@@ -20,7 +20,7 @@ from ..capture.recorded import Arguments, Recording
 from ..capture.trace import trace
 from ..capture.traced import CaptureError, Traced
 from ..capture.units import Unit, find_units
-from ..capture.varying import UnsizedError, VaryingDims, sized_site
+from ..capture.varying import UnsizedError, VaryingDims, is_sized, sized_site
 from ..errors import TraceError
 from .apart import strangers
 from .choose import UnitProblem
@@ -183,9 +183,10 @@ class _Surveyor:
     def _record_others(self, examples: Sequence[Example]) -> None:
         """What the other examples call: they are made from the first, the user's, and the model may not take them."""
         (first,) = self.recordings
-        # Of the others only the first call of each shape matters, unless units of one shape are called with other sizes or
-        # numbers.
-        until = first.calls.keys() if not (first.resized or first.told) else ()
+        # Of the others only the first call of each shape that can be traced matters, unless units of one shape are called with
+        # other sizes or numbers.
+        traceable = {shape for shape, call in first.calls.items() if is_sized(*call)}
+        until = traceable if not (first.resized or first.told) else ()
         for number, example in enumerate(examples, start=1):
             like = self.like.get(number) if first.on_fakes else first
             try:
