@@ -82,7 +82,7 @@ def record(
 def _known(like: Recording, runs: Iterator[Recording], until: Collection[int]) -> Recording:
     """Runs in the ways of another recording, as one like that; no more of them than it takes to call what is wanted."""
     found = next(runs)
-    if not until or found.calls.keys() < set(until):
+    if not until or set(until) - found.calls.keys():
         for other in runs:
             found.add(other)
     found.ways, found.guessed, found.is_sure = like.ways, like.guessed, like.is_sure

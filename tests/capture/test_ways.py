@@ -167,6 +167,22 @@ def test_no_more_ways_are_taken_than_it_takes_to_call_what_is_wanted(ran: list[s
     assert found.calls.keys() == first.calls.keys()
 
 
+class Either(Stack):
+    """Each answer calls another block."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.blocks[0](x) if x.sum() > 0 else self.blocks[1](x)
+
+
+def test_another_way_is_taken_where_one_calls_something_else(ran: list[str]) -> None:
+    model = Either(Block, Reading).to("meta")
+    known = Recording(ways=({"guess": True}, {"guess": False}))
+    wanted = {unit.path: unit.shape for unit in find_units(model)}["blocks.1"]
+    found = recorded(model, META, like=known, until=[wanted])
+    assert ran == GUESSES
+    assert wanted in found.calls
+
+
 class OfFakes(Stack):
     """It runs on fakes as far as its block."""
 
