@@ -139,7 +139,7 @@ class Symbols:
         """
         conditions = self._conditions()
         for one, other in filter(None, map(_equal_symbols, conditions)):
-            self.env._set_replacement(one, other, "a condition says that they are equal")
+            self.equate(one, other)
         if any(self.env.is_unbacked_symint(symbol) for c in conditions for symbol in c.free_symbols):
             raise TraceError("a branch depends on a tensor's value; compute it outside of the block")
         usable = [condition for condition in conditions if condition.free_symbols <= self._names.keys()]
@@ -155,6 +155,10 @@ class Symbols:
     def settled(self, expression: sympy.Basic) -> sympy.Basic:
         """An expression in which sizes and numbers that were found to be equal are one."""
         return self.env.replace(expression)
+
+    def equate(self, symbol: sympy.Symbol, other: sympy.Expr) -> None:
+        """Take a size or number from now on for what it was found to be equal to."""
+        self.env._set_replacement(symbol, other, "a condition says that they are equal")
 
     def places(self, symbol: sympy.Symbol) -> list[Place]:
         """All places of the call where the value of a settled symbol is read off."""

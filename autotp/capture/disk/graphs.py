@@ -42,17 +42,19 @@ class GraphWriter:
 
     def __init__(self, graph: torch.fx.Graph, symbols: Symbols, constants: Mapping[str, torch.Tensor]) -> None:
         self.numbers = {node: number for number, node in enumerate(graph.nodes)}
-        self.made, self.constants = symbols.made, constants
+        self.sizes, self.made, self.constants = symbols, symbols.made, constants
         self.tensors: dict[str, int] = {}
         self.kinds: list[Any] = []
         self.used: dict[sympy.Symbol, None] = {}
+        self.equal: dict[sympy.Symbol, Any] = {}
         self.nodes = [self._node(node) for node in graph.nodes]
         self.held = frozenset(self.used)
 
     def symbols(self) -> list[Any]:
-        """Every size in the order in which they were made: with which name, what it stood for, its symbol's name, and whether
-        nodes hold it, or only conditions speak of it."""
-        return [[*told, symbol.name, symbol in self.held] for symbol, told in self.made.items() if symbol in self.used]
+        """Every size in the order in which they were made: with which name, what it stood for, its symbol's name, whether nodes
+        hold it, or only conditions speak of it, and what it was found to be equal to, if that is to be known."""
+        used = [symbol for symbol in self.made if symbol in self.used]
+        return [[*self.made[each], each.name, each in self.held, self.equal.get(each)] for each in used]
 
     def formula(self, formula: Any) -> Any:
         """A formula as data. Raises UnnamedError for a size that only a run can tell."""
@@ -107,7 +109,14 @@ class GraphWriter:
         return None if value is None else {"size": value}
 
     def _size(self, size: Any) -> Any:
-        return size if isinstance(size, int) else self.formula(size.node.expr)
+        if isinstance(size, int):
+            return size
+        formula = size.node.expr
+        if formula.is_number:  # found while it was traced: a size that was a number from the start is another thing
+            formula = size.node._expr
+            for symbol in formula.free_symbols:
+                self.equal[symbol] = self.formula(self.sizes.settled(symbol))
+        return self.formula(formula)
 
 
 _PLAIN = Annotation()
@@ -119,7 +128,7 @@ class GraphReader:
     def __init__(self, data: Mapping[str, Any], constants: Mapping[str, torch.Tensor], rules: FunctionRules) -> None:
         self.symbols, self.constants, self.rules, self.sizes = Symbols(), constants, rules, dict[str, Any]()
         self.named: dict[str, sympy.Symbol] = {}
-        for name, hint, symbol, is_held in data["symbols"]:
+        for name, hint, symbol, is_held, _ in data["symbols"]:
             if not is_held:  # torch takes long to make a size
                 self.named[symbol] = _integer(symbol, not name.startswith("read_"))
                 continue
@@ -136,6 +145,9 @@ class GraphReader:
         for node, (*_, notes) in zip(nodes, data["nodes"], strict=True):
             if "writes" in notes:
                 annotate(node, writes=tuple(nodes[number] for number in notes["writes"]))
+        for *_, symbol, _, equal in data["symbols"]:
+            if equal is not None:
+                self.symbols.equate(self.named[symbol], formula_of(equal, self.named))
 
     def _node(
         self, nodes: list[torch.fx.Node], op: str, target: Any, name: str, args: Any, kwargs: Any, held: Any, notes: Any
