@@ -157,4 +157,12 @@ class _Builder:
 
 def _is_written(node: torch.fx.Node) -> bool:
     """Returns if a value is only made for what is written into memory."""
-    return bool(node.users) and all(annotation(user).writes is not None or _is_written(user) for user in node.users)
+    seen, left = {node}, [node]
+    while left:
+        users = left.pop().users
+        if not users:
+            return False
+        further = [user for user in users if annotation(user).writes is None and user not in seen]
+        seen.update(further)
+        left += further
+    return True
