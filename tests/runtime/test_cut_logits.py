@@ -22,6 +22,7 @@ from autotp.runtime.results.traced import TracedLogits
 
 V = 10  # over 4 ranks: 3, 3, 3 and 1 entries, each with room for 3; over 7: two ranks have none
 BIAS = torch.linspace(-1, 1, V, dtype=torch.float64).requires_grad_()
+ROW = torch.linspace(1, 2, V, dtype=torch.float64).requires_grad_()
 SCALE = torch.tensor(1.3, dtype=torch.float64, requires_grad=True)
 
 
@@ -51,6 +52,11 @@ CASES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], bool]] = {
     "soft cap": (lambda x: loss_of(soft(x)), False),
     "activations": (lambda x: loss_of(F.silu(x) + F.gelu(BIAS).mean()), False),
     "a quotient of them": (lambda x: loss_of(torch.div(BIAS, x)), True),
+    "a quotient by a row": (lambda x: loss_of(x / ROW), False),
+    "a quotient by some rows": (lambda x: loss_of(torch.div(x, ROW.expand(3, V))), True),
+    "a quotient by a row that nobody learns": (lambda x: loss_of(x.div(ROW.detach())), False),
+    "a quotient by a row, whole": (lambda x: (x / ROW).square().sum(), True),
+    "a quotient by themselves": (lambda x: loss_of(x / x * x), True),
     "an activation in place": (lambda x: loss_of(F.relu(x * 2, True)), True),
     "scale": (lambda x: loss_of(x * SCALE), False),
     "bias": (lambda x: loss_of(BIAS + x), False),
@@ -81,13 +87,13 @@ def test_whatever_is_done_with_cut_logits_is_exact(size: int, make: Callable[...
     for name, (function, gathers) in CASES.items():
         whole = dense().requires_grad_()
         expected = function(whole)
-        wanted = torch.autograd.grad(expected, (whole, BIAS, SCALE), allow_unused=True)
+        wanted = torch.autograd.grad(expected, (whole, BIAS, SCALE, ROW), allow_unused=True)
 
         def run(ranks: Ranks, function: Any = function) -> tuple[Any, ...]:
             part = take(dense(), [None, None, layout(size)], ranks.rank).requires_grad_()
             with ranks.logging() as log:
                 loss = function(make(part, Head(ranks, layout(size))))
-            return loss, torch.autograd.grad(loss, (part, BIAS, SCALE), allow_unused=True), log.calls
+            return loss, torch.autograd.grad(loss, (part, BIAS, SCALE, ROW), allow_unused=True), log.calls
 
         for rank, (loss, gradients, calls) in enumerate(simulate(size, run)):
             assert torch.allclose(loss, expected, rtol=1e-13, atol=1e-13), name

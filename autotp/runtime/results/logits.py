@@ -37,7 +37,7 @@ FUNCTIONS = (
 )
 POINTWISE = frozenset({*FUNCTIONS, *(getattr(T, name) for name in METHODS)}) - {T.detach}
 OPERAND = "operand"  # what a collective is of that a result's own computing needs: its plan knows nothing of that
-_QUOTIENTS = frozenset({T.div, T.__truediv__, torch.div})
+QUOTIENTS = frozenset({T.div, T.__truediv__, torch.div})
 # Below autograd: what leaves every row of logits as it is, if its result says so; what takes some; and their derivatives.
 _OF_ROWS = frozenset(
     {
@@ -168,7 +168,7 @@ def _on_slices(logits: CutResult, func: Any, args: Any, kwargs: Mapping[str, Any
         return cross_entropy_of_slices(part_of(logits), head, *args[1:], **others)
     if func in POINTWISE:
         part = part_of(logits)
-        local = pointwise_of_slices(func, logits, part, head, args, kwargs)
+        local = pointwise_of_slices(func, logits, part, head, args, kwargs, divides=func in QUOTIENTS)
         # A conversion to what it is already gives the tensor itself.
         return logits if local is part else None if local is None else cut_logits(local, head)
     if func is T.__getitem__ and args[0] is logits and takes_copies(args[1]) and takes_rows(args[1], logits.dim()):
@@ -177,9 +177,17 @@ def _on_slices(logits: CutResult, func: Any, args: Any, kwargs: Mapping[str, Any
 
 
 def pointwise_of_slices(
-    func: Callable[..., Any], logits: Any, part: torch.Tensor, head: Head, args: Any, kwargs: Mapping[str, Any]
+    func: Callable[..., Any],
+    logits: Any,
+    part: torch.Tensor,
+    head: Head,
+    args: Any,
+    kwargs: Mapping[str, Any],
+    *,
+    divides: bool,
 ) -> torch.Tensor | None:
-    """A pointwise function on slices: another operand is sliced too, and its gradient is the sum of the ranks'.
+    """A pointwise function on slices: another operand is sliced too, and its gradient is the sum of the ranks'. It `divides`, or
+    has no quotient.
 
     None where it is done on the whole; so is one with an operand that is more than a row or a column, whose gradient's sum would
     be sent besides.
@@ -191,10 +199,10 @@ def pointwise_of_slices(
     fit = all(leaf.dim() <= logits.dim() and (not leaf.dim() or leaf.shape[-1] in (1, layout.size)) for leaf in others)
     most = max(math.prod(part.shape[:-1]), layout.size)
     fit &= not any(is_recorded(leaf) and leaf.numel() > most for leaf in others)
-    divides = func in _QUOTIENTS and not (args and args[0] is logits)
+    by_them = divides and [each is logits for each in (*args, *kwargs.values())][:2] != [True, False]
     # What is no tensor and has such a function answers in torch's place.
     fit &= all(isinstance(x, torch.Tensor) or not hasattr(x, "__torch_function__") for x in leaves)
-    if not fit or divides or "out" in kwargs or any(leaf is True for leaf in leaves):  # an activation in place
+    if not fit or by_them or "out" in kwargs or any(leaf is True for leaf in leaves):  # an activation in place
         return None
 
     def local(operand: Any) -> Any:
@@ -203,8 +211,13 @@ def pointwise_of_slices(
         if not isinstance(operand, torch.Tensor):
             return operand
         operand = enter(operand, ranks, over, OPERAND)
-        along = operand.dim() > 0 and operand.shape[-1] == layout.size
-        return slice_to_rank(operand, ranks, [*[None] * (operand.dim() - 1), layout]) if along else operand
+        if not operand.dim() or operand.shape[-1] != layout.size:
+            return operand
+        layouts = [*[None] * (operand.dim() - 1), layout]
+        own = slice_to_rank(operand, ranks, layouts)
+        if divides:  # in the padding it divides by one: zero by zero is no number, and the gradient of none
+            own = own + (1 - slice_to_rank(torch.ones_like(operand), ranks, layouts))
+        return own
 
     args, kwargs = pytree.tree_map(local, (args, kwargs))
     result: torch.Tensor = func(*args, **kwargs)

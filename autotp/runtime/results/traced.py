@@ -12,7 +12,16 @@ from torch._dynamo.exc import SkipFrame
 from torch.nn import functional
 from torch.utils import _pytree as pytree
 
-from .logits import FUNCTIONS, METHODS, Head, cross_entropy_of_slices, keeps_rows, pointwise_of_slices, takes_rows
+from .logits import (
+    FUNCTIONS,
+    METHODS,
+    QUOTIENTS,
+    Head,
+    cross_entropy_of_slices,
+    keeps_rows,
+    pointwise_of_slices,
+    takes_rows,
+)
 
 _found = threading.local()
 
@@ -101,25 +110,27 @@ class TracedLogits:
                 others = {name: value for name, value in kwargs.items() if name != "input"}
                 result = cross_entropy_of_slices(logits[0].local, logits[0].head, *args[1:], **others)
             elif func in FUNCTIONS:
-                result = logits[0]._pointwise(func, args, kwargs)
+                result = logits[0]._pointwise(func, args, kwargs, func in QUOTIENTS)
             if result is not None:
                 return result
         args, kwargs = pytree.tree_map_only(TracedLogits, TracedLogits.whole, (args, kwargs))
         return func(*args, **kwargs)
 
-    def _pointwise(self, func: Callable[..., Any], args: Any, kwargs: Any) -> TracedLogits | None:
+    def _pointwise(self, func: Callable[..., Any], args: Any, kwargs: Any, divides: bool) -> TracedLogits | None:
         """A pointwise function of the slice; None with other logits, or where the whole is there already."""
         others = [value for value in (*args, *kwargs.values()) if isinstance(value, TracedLogits) and value is not self]
-        local = (
-            None if others or self.is_whole else pointwise_of_slices(func, self, self.local, self.head, args, kwargs)
-        )
+        if others or self.is_whole:
+            return None
+        local = pointwise_of_slices(func, self, self.local, self.head, args, kwargs, divides=divides)
         return None if local is None else TracedLogits(local, self.head)
 
 
 def _pointwise(name: str) -> Callable[..., Any]:
+    divides = getattr(torch.Tensor, name) in QUOTIENTS
+
     def method(self: TracedLogits, *args: Any, **kwargs: Any) -> Any:
         result = self._pointwise(
-            lambda value, *args, **kwargs: getattr(value, name)(*args, **kwargs), (self, *args), kwargs
+            lambda value, *args, **kwargs: getattr(value, name)(*args, **kwargs), (self, *args), kwargs, divides
         )
         return getattr(self.whole(), name)(*args, **kwargs) if result is None else result
 
