@@ -55,6 +55,8 @@ CASES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], bool]] = {
     "a quotient by a row": (lambda x: loss_of(x / ROW), False),
     "a quotient by some rows": (lambda x: loss_of(torch.div(x, ROW.expand(3, V))), True),
     "a quotient by a row that nobody learns": (lambda x: loss_of(x.div(ROW.detach())), False),
+    "a quotient by a row of truths": (lambda x: loss_of(x / (ROW > 0)), False),
+    "a quotient by a row of numbers": (lambda x: loss_of(x / torch.arange(1, V + 1)), False),
     "a quotient by a row, whole": (lambda x: (x / ROW).square().sum(), True),
     "a quotient by themselves": (lambda x: loss_of(x / x * x), True),
     "an activation in place": (lambda x: loss_of(F.relu(x * 2, True)), True),

@@ -216,7 +216,8 @@ def pointwise_of_slices(
         layouts = [*[None] * (operand.dim() - 1), layout]
         own = slice_to_rank(operand, ranks, layouts)
         if divides:  # in the padding it divides by one: zero by zero is no number, and the gradient of none
-            own = own + (1 - slice_to_rank(torch.ones_like(operand), ranks, layouts))
+            there = slice_to_rank(torch.ones_like(operand, dtype=torch.bool), ranks, layouts)
+            own = own.masked_fill(~there, 1)
         return own
 
     args, kwargs = pytree.tree_map(local, (args, kwargs))
